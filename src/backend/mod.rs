@@ -1,0 +1,80 @@
+//! Runs a program on a device. `cpu` is the definition; `cuda` is the same, fast.
+
+pub mod cpu;
+
+use crate::codec::{Format, Parts, Shape};
+use crate::error::Result;
+use crate::model::op::{Buf, Op, Sampling, Step, WeightId};
+use crate::model::program::Program;
+
+/// A weight as a backend sees it.
+#[derive(Clone, Debug)]
+pub struct Weight<'a> {
+    /// Its codec.
+    pub format: Format,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its bytes, validated.
+    pub parts: Parts<'a>,
+}
+
+/// Where a backend gets its weights from. Implemented by the engine over a store, and by tests over memory.
+/// The CPU backend keeps it and reads in place; a GPU backend copies and lets go.
+pub trait Weights: Send + Sync {
+    /// The weight of this id. The engine has checked names, shapes and parts before it hands the source over.
+    fn weight(&self, id: WeightId) -> Weight<'_>;
+}
+
+/// What a backend runs on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// `cpu` or `cuda:0`.
+    pub id: String,
+    /// Product name.
+    pub name: String,
+    /// Instruction set or architecture in use: `avx512`, `sm_90a`.
+    pub path: String,
+}
+
+/// Bytes held, by purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Weights (mapped or copied).
+    pub weights: u64,
+    /// Cache in use by true tokens.
+    pub kv_used: u64,
+    /// Cache allocated.
+    pub kv_reserved: u64,
+    /// Activations, staging, tables.
+    pub scratch: u64,
+    /// Device context and code.
+    pub context: u64,
+}
+
+/// A device with a loaded program.
+pub trait Backend {
+    /// What it runs on.
+    fn card(&self) -> Card;
+    /// Bytes held now.
+    fn ledger(&self) -> Ledger;
+    /// How many tokens one step may carry (prompts are cut into chunks of this many).
+    fn max_step(&self) -> u32;
+    /// Tokens the cache can hold.
+    fn capacity(&self) -> u32;
+    /// Sets how tokens are chosen; `history` are the tokens already in the cache, for the penalties.
+    fn set_sampling(&mut self, sampling: &Sampling, history: &[u32]) -> Result<()>;
+    /// Runs one op of the step. The differential tests live on this method.
+    fn exec(&mut self, op: &Op, step: &Step<'_>) -> Result<()>;
+    /// Runs a whole step. A backend may fuse, capture or overlap as long as `exec` in order gives the same bits.
+    fn run(&mut self, program: &Program, step: &Step<'_>) -> Result<()> {
+        program.ops.iter().try_for_each(|op| self.exec(op, step))
+    }
+    /// Waits for the oldest sampled token not yet taken: the engine queues step n+1 before it asks for token n.
+    fn token(&mut self) -> Result<u32>;
+    /// Waits, then copies `out.len()` values from the start of a buffer of the last step.
+    fn read(&mut self, buf: Buf, out: &mut [f32]) -> Result<()>;
+    /// How tests set the stage.
+    fn write(&mut self, buf: Buf, data: &[f32]) -> Result<()>;
+    /// Bytes of weights and cache read by a one-token step at position `pos`.
+    fn bytes_per_token(&self, pos: u32) -> u64;
+}

@@ -1,0 +1,61 @@
+//! Row-major bf16: the identity codec.
+
+use std::ops::Range;
+
+use super::{Breakdown, Codec, Format, Parts, Shape};
+use crate::error::{Error, Result};
+
+/// Row-major bf16, little-endian, as in the source file. One part without a name of its own.
+pub struct Bf16;
+
+impl Codec for Bf16 {
+    fn format(&self) -> Format {
+        Format::Bf16
+    }
+
+    fn id(&self) -> &'static str {
+        "bf16"
+    }
+
+    fn part_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn encode(&self, _shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
+        Some(vec![src.iter().flat_map(|w| w.to_le_bytes()).collect()])
+    }
+
+    fn validate(&self, shape: Shape, parts: &Parts<'_>) -> Result<()> {
+        let want = shape.len() * 2;
+        match parts.0.as_slice() {
+            [data] if data.len() as u64 == want => Ok(()),
+            other => Err(Error::bad_file(
+                "cannot use a bf16 tensor",
+                format!(
+                    "{} × {} weights take {want} bytes in one part, found {:?}",
+                    shape.rows,
+                    shape.cols,
+                    other.iter().map(|p| p.len()).collect::<Vec<_>>()
+                ),
+                "pack the model again",
+            )),
+        }
+    }
+
+    fn decode_rows(&self, shape: Shape, parts: &Parts<'_>, rows: Range<u32>, out: &mut [u16]) {
+        let cols = shape.cols as usize;
+        let from = rows.start as usize * cols * 2;
+        let bytes = &parts.0[0][from..from + rows.len() * cols * 2];
+        for (word, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+            *word = u16::from_le_bytes([pair[0], pair[1]]);
+        }
+    }
+
+    fn breakdown(&self, shape: Shape, _parts: &Parts<'_>) -> Breakdown {
+        Breakdown { low: shape.len() * 2, ..Breakdown::default() }
+    }
+
+    fn lossless(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,3 @@
+//! A loaded model on its own thread, driven by commands, heard through events.
+
+pub mod protocol;

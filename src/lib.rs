@@ -1,0 +1,19 @@
+//! `snug`: a terminal chat client and single-user runtime for language models, losslessly compressed.
+//!
+//! Modules in reading order.
+
+pub mod error;
+pub mod num;
+
+pub mod codec;
+pub mod import;
+pub mod store;
+
+pub mod text;
+
+pub mod backend;
+pub mod model;
+
+pub mod engine;
+
+pub mod commands;

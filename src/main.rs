@@ -1,0 +1,2 @@
+//! Arguments → command → print the error → exit code. Nothing else.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The safetensors header: parse, check, write. Pure functions on slices.

@@ -1,0 +1,1 @@
+//! Chat completions need text; this is where text lives: tokens, templates, stops.

@@ -1,0 +1,1 @@
+//! The only integration binary; the `mod` list is its table of contents.
