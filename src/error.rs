@@ -155,6 +155,30 @@ impl Error {
     }
 }
 
+/// Text from a file, made safe to show: control characters and text-direction marks become visible, and only the
+/// first 120 characters are kept.
+pub fn visible(text: &str) -> String {
+    const MOST: usize = 120;
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == MOST {
+            out.push('…');
+            break;
+        }
+        match c {
+            '\0'..='\x1f' => out.extend(char::from_u32(0x2400 + c as u32)),
+            '\x7f' => out.push('␡'),
+            '\u{80}'..='\u{9f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => out.extend(c.escape_unicode()),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}\n  why: {}\n  try: {}", self.what, self.why, self.todo)
@@ -162,3 +186,22 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn text_from_files_cannot_drive_the_terminal() {
+        for (text, want) in [
+            ("model.norm.weight", "model.norm.weight"),
+            ("a\x1b]52;c;x\x07\r\n", "a␛]52;c;x␇␍␊"),
+            ("\u{9b}2J\x7f", "\\u{9b}2J␡"),
+            ("ab\u{202e}cd", "ab\\u{202e}cd"),
+            ("größe 模型", "größe 模型"),
+        ] {
+            assert_eq!(visible(text), want);
+        }
+        assert_eq!(visible(&"x".repeat(1000)).chars().count(), 121);
+    }
+}

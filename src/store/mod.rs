@@ -4,7 +4,10 @@ pub mod header;
 pub mod reader;
 pub mod writer;
 
+use std::ops::Range;
+
 use crate::codec::{Format, Shape};
+use crate::error::Result;
 
 /// The text files of a model, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,4 +54,49 @@ pub struct Entry {
     pub sha256: Option<[u8; 32]>,
     /// Stored bytes, all parts, without alignment between tensors.
     pub bytes: u64,
+}
+
+/// One tensor as a source lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceTensor {
+    /// Its Hugging Face name (GGUF names are mapped).
+    pub name: String,
+    /// Its dimensions, outputs first; one or two, each ≥ 1.
+    pub dims: Vec<u32>,
+    /// The element type in the source: `BF16`, `F16`, `F32`, `Q4_K`, …
+    pub dtype: String,
+}
+
+impl SourceTensor {
+    /// Rows and columns; a vector is one row.
+    pub fn shape(&self) -> Shape {
+        match *self.dims.as_slice() {
+            [cols] => Shape { rows: 1, cols },
+            [rows, cols] => Shape { rows, cols },
+            _ => unreachable!("a source lists tensors of one or two dimensions only"),
+        }
+    }
+}
+
+/// A model in somebody else's format, as named bf16 matrices and texts. Implemented in [`crate::import`].
+pub trait ModelSource: Send + Sync {
+    /// `hf` or `gguf`.
+    fn kind(&self) -> &'static str;
+    /// Base name of the directory or file.
+    fn name(&self) -> &str;
+    /// Configuration, tokenizer and chat template.
+    fn texts(&self) -> &Texts;
+    /// Every weight, sorted by name, names unique.
+    fn tensors(&self) -> &[SourceTensor];
+    /// Reads rows `rows` of tensor `index` of [`ModelSource::tensors`] as row-major bf16 bit patterns into `out`,
+    /// which holds `rows.len() * shape.cols` words. Other element types are converted and rounded to the nearest
+    /// bf16, ties to even. Callers ask for rows in ascending runs; `out` is all the memory that depends on the tensor.
+    ///
+    /// # Errors
+    /// Reading failed, or the file changed since it was opened.
+    fn read_rows(&self, index: usize, rows: Range<u32>, out: &mut [u16]) -> Result<()>;
+    /// Whether every tensor is bf16, so that "lossless" means the source's own bits.
+    fn exact(&self) -> bool {
+        self.tensors().iter().all(|t| t.dtype == "BF16")
+    }
 }
