@@ -22,13 +22,15 @@ impl Codec for Bf16 {
     }
 
     fn encode(&self, _shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
-        Some(vec![src.iter().flat_map(|w| w.to_le_bytes()).collect()])
+        let mut bytes = bytemuck::cast_slice(src).to_vec();
+        swap_on_big_endian(&mut bytes);
+        Some(vec![bytes])
     }
 
     fn validate(&self, shape: Shape, parts: &Parts<'_>) -> Result<()> {
-        let want = shape.len() * 2;
+        let want = u128::from(shape.len()) * 2;
         match parts.0.as_slice() {
-            [data] if data.len() as u64 == want => Ok(()),
+            [data] if data.len() as u128 == want => Ok(()),
             other => Err(Error::bad_file(
                 "cannot use a bf16 tensor",
                 format!(
@@ -46,9 +48,10 @@ impl Codec for Bf16 {
         let cols = shape.cols as usize;
         let from = rows.start as usize * cols * 2;
         let bytes = &parts.0[0][from..from + rows.len() * cols * 2];
-        for (word, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-            *word = u16::from_le_bytes([pair[0], pair[1]]);
-        }
+        // As bytes, because mapped parts need not lie at even addresses; `out` always does.
+        let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+        out.copy_from_slice(bytes);
+        swap_on_big_endian(out);
     }
 
     fn breakdown(&self, shape: Shape, _parts: &Parts<'_>) -> Breakdown {
@@ -57,5 +60,12 @@ impl Codec for Bf16 {
 
     fn lossless(&self) -> bool {
         true
+    }
+}
+
+/// Exchanges the bytes of each word where memory is not little-endian.
+fn swap_on_big_endian(bytes: &mut [u8]) {
+    if cfg!(target_endian = "big") {
+        bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.reverse());
     }
 }
