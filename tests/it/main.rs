@@ -1,3 +1,7 @@
 //! The only integration binary; the `mod` list is its table of contents.
 
+// clippy.toml exempts `#[test]` functions; what they call is test code too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod model;
+mod tokens;

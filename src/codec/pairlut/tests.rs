@@ -56,7 +56,11 @@ fn round_trip(shape: Shape, src: &[u16], forced: Forced) -> usize {
     Pairlut.decode_rows(shape, &parts, 0..shape.rows, &mut out);
     assert_same(&out, src, shape, forced);
     let breakdown = Pairlut.breakdown(shape, &parts);
-    assert_eq!(breakdown.total(), encoded.iter().map(|p| p.len() as u64).sum::<u64>(), "{forced:?}");
+    assert_eq!(
+        breakdown.total(),
+        encoded.iter().map(|p| p.len() as u64).sum::<u64>(),
+        "{forced:?}"
+    );
 
     let view = View::trusted(shape, &parts);
     let mut taken = 0;
