@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import reference
 
 GREEDY = 64
-MIN_MARGIN = 1e-3
+MIN_MARGIN = 5e-4
 KEEP = 64  # every 64th logit
 
 CHATS = [

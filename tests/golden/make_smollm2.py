@@ -25,11 +25,11 @@ MIN_MARGIN = 1e-3
 KEEP = 24  # logits kept per position: every 2,048th
 
 CHATS = [
-    [{"role": "user", "content": "Explain how a bicycle stays upright."}],
+    [{"role": "user", "content": "Explain how bread is made."}],
     [{"role": "system", "content": "You answer in one short sentence."},
      {"role": "user", "content": "Why is the sky blue?"},
      {"role": "assistant", "content": "Because air scatters blue light more than red."},
-     {"role": "user", "content": "And why is the sea salty?"}],
+     {"role": "user", "content": "What causes the seasons?"}],
     [{"role": "user", "content": "Add  12,  345 and 6789.\n\n\n  Then tell me about “naïve” cafés ☕ in Zürich."}],
 ]
 
