@@ -2,14 +2,11 @@
 
 pub mod gguf;
 pub mod hf;
-mod input;
 
 use std::path::Path;
 
-pub use input::Input;
-
 use crate::error::{Error, Kind, Result};
-pub use crate::store::{ModelSource, SourceTensor};
+pub use crate::store::{Input, ModelSource, SourceTensor};
 
 /// Opens a model directory, a `.safetensors` file (for the directory it lies in) or a `.gguf` file.
 ///

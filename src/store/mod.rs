@@ -1,28 +1,27 @@
 //! Models on disk: the `.snug` file (a valid safetensors file) and plain model directories, behind one reader.
 
+pub mod container;
+pub mod dir;
 pub mod header;
+mod input;
+pub mod pack;
 pub mod reader;
+mod texts;
+pub mod verify;
 pub mod writer;
+
+pub use input::Input;
+pub use pack::pack;
+pub use reader::Store;
+pub use texts::{MAX_TEXT, Texts};
 
 use std::ops::Range;
 
 use crate::codec::{Format, Shape};
 use crate::error::Result;
 
-/// The text files of a model, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts {
-    /// `config.json`
-    pub config: String,
-    /// `generation_config.json`
-    pub generation_config: Option<String>,
-    /// `tokenizer.json`
-    pub tokenizer: String,
-    /// `tokenizer_config.json`
-    pub tokenizer_config: Option<String>,
-    /// `chat_template.jinja`; the template inside `tokenizer_config.json` is used when there is none.
-    pub chat_template: Option<String>,
-}
+/// Most elements of one weight.
+pub const MAX_WEIGHTS: u64 = 1 << 40;
 
 /// Where the weights came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +53,20 @@ pub struct Entry {
     pub sha256: Option<[u8; 32]>,
     /// Stored bytes, all parts, without alignment between tensors.
     pub bytes: u64,
+}
+
+impl Entry {
+    /// The entry of a listed tensor that is stored this way.
+    pub(crate) fn of(
+        listed: SourceTensor,
+        format: Format,
+        sha256: Option<[u8; 32]>,
+        bytes: u64,
+    ) -> Entry {
+        let shape = listed.shape();
+        let SourceTensor { name, dims, dtype: source_dtype } = listed;
+        Entry { name, format, shape, dims, source_dtype, sha256, bytes }
+    }
 }
 
 /// One tensor as a source lists it.

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod model;
+mod store;
 mod tokens;

@@ -41,6 +41,11 @@ impl Input {
         self.len
     }
 
+    /// The file itself, for mapping.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// True when it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,0 +1,5 @@
+//! Models on disk: what `pack` writes, what the reader takes, and what both refuse.
+
+pub mod fixture;
+mod format;
+mod packing;
