@@ -6,6 +6,7 @@
 //! interleave those with the low bytes. Patches are applied afterwards, to words that are still in the first-level
 //! cache: 1 to 2 % of the elements, so that a plane of differences would cost more than it saves.
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use super::pairlut::{Header, Mode, RECORD_TILES, TILE};
@@ -54,16 +55,17 @@ impl Level {
     pub fn best() -> Level {
         *BEST
     }
+}
 
-    /// `scalar`, `avx2` or `avx512`.
-    pub fn name(self) -> &'static str {
-        match self.0 {
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
             Isa::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
-        }
+        })
     }
 }
 

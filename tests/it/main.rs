@@ -3,6 +3,8 @@
 // clippy.toml exempts `#[test]` functions; what they call is test code too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod codecs;
+mod fuzz;
 mod model;
 mod store;
 mod tokens;

@@ -152,58 +152,87 @@ fn plan(counts: &[u16; EXPONENTS], tiles: usize, allow: impl Fn(&Plan) -> bool) 
     // Exponent 0xFF of either sign: one more would not fit.
     let may_shift = counts[0x0ff] == 0 && counts[0x1ff] == 0;
     let shifts: &[bool] = if may_shift { &[false, true] } else { &[false] };
-    let mut best: Option<Plan> = None;
-    let mut consider = |plan: Plan| {
-        if allow(&plan) && best.is_none_or(|best| plan.cost(tiles) < best.cost(tiles)) {
-            best = Some(plan);
-        }
+    let mut best = allow(&Plan::RAW).then_some(Plan::RAW);
+    let beats = |plan: &Plan, best: &Option<Plan>| {
+        best.is_none_or(|best| plan.cost(tiles) < best.cost(tiles))
     };
     for &shifted in shifts {
-        let ranked = rank(counts, shifted);
+        let ranked = Ranked::new(counts, shifted);
         for mode in [Mode::Bits3, Mode::Bits4] {
+            let least = ranked.beyond(mode.entries());
             for wide in [false, true] {
-                consider(with_table(&ranked, mode, wide, shifted));
+                // No table leaves fewer patches than the most frequent values do.
+                let bound = Plan { mode, wide, patches: least, ..Plan::RAW };
+                if beats(&bound, &best) {
+                    let plan = with_table(&ranked, mode, wide, shifted);
+                    if allow(&plan) && beats(&plan, &best) {
+                        best = Some(plan);
+                    }
+                }
             }
         }
     }
-    consider(Plan::RAW);
     best.unwrap_or(Plan::RAW)
 }
 
-/// The high bytes that occur, the most frequent first, of equals the smaller one; with their counts.
-fn rank(counts: &[u16; EXPONENTS], shifted: bool) -> Vec<(u8, u16)> {
-    let shift = usize::from(shifted);
-    let mut high = [0u16; 257];
-    for (e, &n) in counts.iter().enumerate() {
-        high[(e + shift) >> 1] += n;
+/// The high bytes that occur, the most frequent first, of equals the smaller one.
+struct Ranked {
+    /// Count · 256 + 255 - value, falling.
+    keys: [u32; 256],
+    len: usize,
+}
+
+impl Ranked {
+    fn new(counts: &[u16; EXPONENTS], shifted: bool) -> Ranked {
+        let mut moved = [0; EXPONENTS];
+        let shift = usize::from(shifted);
+        moved[shift..].copy_from_slice(&counts[..EXPONENTS - shift]);
+        let mut ranked = Ranked { keys: [0; 256], len: 0 };
+        for (h, pair) in moved.as_chunks::<2>().0.iter().enumerate() {
+            let n = u32::from(pair[0] + pair[1]);
+            if n > 0 {
+                ranked.keys[ranked.len] = n << 8 | (255 - h as u32);
+                ranked.len += 1;
+            }
+        }
+        ranked.keys[..ranked.len].sort_unstable_by(|a, b| b.cmp(a));
+        ranked
     }
-    let mut ranked: Vec<(u8, u16)> = (0..=255).zip(high).filter(|&(_, n)| n > 0).collect();
-    ranked.sort_unstable_by_key(|&(h, n)| (std::cmp::Reverse(n), h));
-    ranked
+
+    /// Elements whose value is not among the `n` most frequent.
+    fn beyond(&self, n: usize) -> u16 {
+        self.keys[..self.len].iter().skip(n).map(|key| (key >> 8) as u16).sum()
+    }
+
+    /// Values and their counts.
+    fn iter(&self) -> impl Iterator<Item = (u8, u16)> {
+        self.keys[..self.len].iter().map(|key| (255 - *key as u8, (key >> 8) as u16))
+    }
 }
 
 /// The plan with the best table for a mode and a kind of patch.
 ///
 /// The most frequent values leave the fewest patches. Narrow ones reach a value only from an entry with the same
-/// top two bits, so there each of the four groups that occurs is first given its most frequent value.
-fn with_table(ranked: &[(u8, u16)], mode: Mode, wide: bool, shifted: bool) -> Plan {
-    let mut table = [0; 16];
-    let mut used = 0;
-    let mut seen = [false; 4];
-    let is_first = |&(h, _): &&(u8, u16)| !wide && !std::mem::replace(&mut seen[group(*h)], true);
-    let (first, rest): (Vec<_>, Vec<_>) = ranked.iter().partition(is_first);
-    let mut total = 0;
-    let mut covered = 0;
-    for &(h, n) in first.iter().chain(&rest) {
-        total += n;
-        if used < mode.entries() {
+/// top two bits, so there an entry is set aside for each of the four groups that occurs.
+fn with_table(ranked: &Ranked, mode: Mode, wide: bool, shifted: bool) -> Plan {
+    let mut awaited = [false; 4];
+    if !wide {
+        ranked.iter().for_each(|(h, _)| awaited[group(h)] = true);
+    }
+    let mut set_aside = awaited.iter().filter(|&&group| group).count();
+    let (mut table, mut used, mut patches) = ([0; 16], 0, 0);
+    for (h, n) in ranked.iter() {
+        let first = std::mem::take(&mut awaited[group(h)]);
+        set_aside -= usize::from(first);
+        if first || used + set_aside < mode.entries() {
             table[used] = h;
             used += 1;
-            covered += n;
+        } else {
+            patches += n;
         }
     }
     order(&mut table[..mode.entries()], &mut used, shifted);
-    Plan { mode, wide, shifted, used: used as u8, patches: total - covered, table }
+    Plan { mode, wide, shifted, used: used as u8, patches, table }
 }
 
 /// Sorts the used entries, so that equal records have equal bytes whatever chose them, and makes code 0 fit for
@@ -332,26 +361,32 @@ fn find(high: &[u8; TILE], table: &[u8], codes: &mut [u8; TILE]) {
 
 /// Packs the codes of a tile into the planes of its mode.
 fn pack(mode: Mode, codes: &[u8; TILE], planes: &mut [u8]) {
-    for (unit, eight) in codes.as_chunks::<8>().0.iter().enumerate() {
-        let (step, lane) = (2 * (unit / 64) + unit % 2, unit / 2 % 32);
-        let word = nibbles(u64::from_le_bytes(*eight) & 0x0f0f_0f0f_0f0f_0f0f);
-        let plane = |s: usize| 4 * (32 * s + lane)..4 * (32 * s + lane) + 4;
-        if mode == Mode::Bits4 || step < 3 {
-            planes[plane(step)].copy_from_slice(&word.to_le_bytes());
-            continue;
+    let mut words = [[0; 32]; 4];
+    let halves = codes.as_chunks::<512>().0.iter();
+    for ([even, odd], half) in words.as_chunks_mut().0.iter_mut().zip(halves) {
+        for ((even, odd), unit) in
+            even.iter_mut().zip(odd).zip(half.as_chunks::<8>().0.as_chunks().0)
+        {
+            [*even, *odd] = unit.map(|eight| nibbles(u64::from_le_bytes(eight)));
         }
-        // k-step 3 of the 3-bit mode: bit b of its codes fills the spare bit of plane b, already written.
-        for b in 0..3 {
-            let spare = (word >> b & 0x1111_1111) << 3;
-            for (to, from) in planes[plane(b)].iter_mut().zip(spare.to_le_bytes()) {
-                *to |= from;
+    }
+    if mode == Mode::Bits3 {
+        // Bit b of the codes of k-step 3 goes to the spare bits of plane b.
+        let [planes @ .., last] = &mut words;
+        for (b, plane) in planes.iter_mut().enumerate() {
+            for (word, last) in plane.iter_mut().zip(&*last) {
+                *word |= (last >> b & 0x1111_1111) << 3;
             }
         }
+    }
+    for (to, word) in planes.as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+        *to = word.to_le_bytes();
     }
 }
 
 /// The low nibbles of eight bytes side by side.
 fn nibbles(x: u64) -> u32 {
+    let x = x & 0x0f0f_0f0f_0f0f_0f0f;
     let x = (x | x >> 4) & 0x00ff_00ff_00ff_00ff;
     let x = (x | x >> 8) & 0x0000_ffff_0000_ffff;
     (x | x >> 16) as u32

@@ -28,11 +28,6 @@ pub const fn row_col(p: usize) -> (usize, usize) {
     (row, 16 * (lane % 4) + 8 * (p / 512) + 2 * (p / 4 % 4) + p % 2)
 }
 
-/// Visits every (g, column, first position) unit of a tile.
-fn units() -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..8).flat_map(|g| (0..8).map(move |i| (g, 8 * i, 512 * (i % 2) + LANE * (4 * g + i / 2))))
-}
-
 /// Collects a tile from row-major memory whose rows are `stride` words apart. Beyond `rows` and `cols` the tile
 /// is filled with `fill`.
 pub fn gather(
@@ -54,20 +49,46 @@ pub fn gather(
 }
 
 fn gather_full(src: &[u16], stride: usize, tile: &mut [u16; TILE]) {
-    for (g, col, p) in units() {
-        let upper = pairs(&src[g * stride + col..]);
-        let lower = pairs(&src[(g + 8) * stride + col..]);
-        let unit = tile[p..p + LANE].as_chunks_mut::<2>().0;
-        for i in 0..4 {
-            unit[2 * i] = upper[i];
-            unit[2 * i + 1] = lower[i];
+    let [first, second] = halves_mut(tile);
+    for (g, (first, second)) in first.iter_mut().zip(second).enumerate() {
+        let upper: &[[u16; 8]; 8] = units(src[g * stride..].first_chunk().expect(WIDE));
+        let lower: &[[u16; 8]; 8] = units(src[(g + 8) * stride..].first_chunk().expect(WIDE));
+        for t in 0..4 {
+            first[t] = weave(upper[2 * t], lower[2 * t]);
+            second[t] = weave(upper[2 * t + 1], lower[2 * t + 1]);
         }
     }
 }
 
-fn pairs(src: &[u16]) -> [[u16; 2]; 4] {
-    let s: &[u16; 8] = src.first_chunk().expect("a unit is eight columns wide");
-    [[s[0], s[1]], [s[2], s[3]], [s[4], s[5]], [s[6], s[7]]]
+const WIDE: &str = "a tile is 64 columns wide";
+
+/// Two rows of a unit, two columns of either in turn.
+#[inline(always)]
+fn weave(upper: [u16; 8], lower: [u16; 8]) -> [u16; LANE] {
+    let [a, b, c, d, e, f, g, h] = upper;
+    let [i, j, k, l, m, n, o, p] = lower;
+    [a, b, i, j, c, d, k, l, e, f, m, n, g, h, o, p]
+}
+
+/// The inverse of [`weave`].
+#[inline(always)]
+fn unweave(unit: [u16; LANE]) -> [[u16; 8]; 2] {
+    let [a, b, i, j, c, d, k, l, e, f, m, n, g, h, o, p] = unit;
+    [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]]
+}
+
+/// The units of a tile: of each half, for each g, for each t.
+fn halves(tile: &[u16; TILE]) -> &[[[[u16; LANE]; 4]; 8]; 2] {
+    bytemuck::cast_ref(tile)
+}
+
+fn halves_mut(tile: &mut [u16; TILE]) -> &mut [[[[u16; LANE]; 4]; 8]; 2] {
+    bytemuck::cast_mut(tile)
+}
+
+/// The units of a row of a tile.
+fn units(row: &[u16; TILE_COLS]) -> &[[u16; 8]; 8] {
+    bytemuck::cast_ref(row)
 }
 
 /// Writes the rows from `skip` on of a tile into row-major memory whose rows are `stride` words apart, as many as
@@ -84,14 +105,15 @@ pub fn scatter(tile: &[u16; TILE], skip: usize, out: &mut [u16], stride: usize, 
 }
 
 fn scatter_full(tile: &[u16; TILE], out: &mut [u16], stride: usize) {
-    for (g, col, p) in units() {
-        let unit = tile[p..p + LANE].as_chunks::<2>().0;
-        for (row, first) in [(g, 0), (g + 8, 1)] {
-            let to: &mut [u16; 8] =
-                out[row * stride + col..].first_chunk_mut().expect("a unit is eight columns wide");
-            for i in 0..4 {
-                [to[2 * i], to[2 * i + 1]] = unit[first + 2 * i];
-            }
+    let [first, second] = halves(tile);
+    for (g, (first, second)) in first.iter().zip(second).enumerate() {
+        let mut rows = [[[0; 8]; 8]; 2];
+        for t in 0..4 {
+            [rows[0][2 * t], rows[1][2 * t]] = unweave(first[t]);
+            [rows[0][2 * t + 1], rows[1][2 * t + 1]] = unweave(second[t]);
+        }
+        for (r, row) in [g, g + 8].into_iter().zip(rows) {
+            out[r * stride..][..TILE_COLS].copy_from_slice(row.as_flattened());
         }
     }
 }
