@@ -5,6 +5,7 @@
 
 mod codecs;
 mod fuzz;
+mod gguf;
 mod model;
 mod store;
 mod tokens;
