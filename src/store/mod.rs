@@ -1,6 +1,7 @@
 //! Models on disk: the `.snug` file (a valid safetensors file) and plain model directories, behind one reader.
 
 pub mod container;
+pub mod demo;
 pub mod dir;
 pub mod header;
 mod input;

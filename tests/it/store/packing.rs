@@ -419,3 +419,28 @@ fn classes_are_names_without_numbers() {
         assert_eq!(class_name(name), class);
     }
 }
+
+#[test]
+fn the_built_in_model_opens_and_is_what_was_packed() {
+    let store = snug::store::demo::open().unwrap();
+    assert_eq!(
+        snug::store::demo::bytes().as_ptr() as usize % 4096,
+        0,
+        "aligned like a mapped file"
+    );
+    assert_eq!((store.source().name.as_str(), store.source().exact), ("demo", true));
+    let weights: u64 = store.entries().iter().map(|e| e.shape.len()).sum();
+    assert_eq!(weights, 6_951_168);
+    let checked = store.verify_hashes(&|_, _| (), &|| false).unwrap();
+    assert_eq!((checked.same, checked.differences.len()), (store.entries().len(), 0));
+    let (mut bytes, mut matrices) = (0, 0);
+    for entry in store.entries().iter().filter(|e| e.dims.len() == 2) {
+        assert_eq!(entry.format, Format::Pairlut, "{}", entry.name);
+        bytes += entry.bytes;
+        matrices += entry.shape.len();
+    }
+    let bits = 8.0 * bytes as f64 / matrices as f64;
+    assert!(bits <= 11.30, "{bits} bits a weight");
+    let config: serde_json::Value = serde_json::from_str(&store.texts().config).unwrap();
+    assert_eq!(config["hidden_size"], 256);
+}
