@@ -1,6 +1,7 @@
 //! Runs a program on a device. `cpu` is the definition; `cuda` is the same, fast.
 
 pub mod cpu;
+pub mod cuda;
 
 use crate::codec::{Format, Parts, Shape};
 use crate::error::Result;

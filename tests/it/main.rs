@@ -6,6 +6,8 @@
 mod codecs;
 mod fuzz;
 mod gguf;
+mod kernels;
 mod model;
 mod store;
+mod tidy;
 mod tokens;

@@ -1,0 +1,3 @@
+//! The CUDA backend: the same ops as `cpu`, fast.
+
+pub mod images;
