@@ -50,9 +50,9 @@ __device__ __forceinline__ void head_vector(const AttendArgs& a, const float* x,
         const uint32_t partner = e < half ? e + half : e - half;
         float p = x[partner];
         if (norm) p = p * r * bf16_to_f32(norm[partner]);
-        const float2 cs = a.cos_sin[(uint64_t)pos * half + (e < half ? e : e - half)];
-        const float turned = __fmul_rn(p, cs.y);
-        out[i] = e < half ? fmaf(v[i], cs.x, -turned) : fmaf(v[i], cs.x, turned);
+        const float* angle = a.rope + (uint64_t)pos * a.rotary + (e < half ? e : e - half);  // [cos · half][sin · half]
+        const float turned = p * angle[half];
+        out[i] = fmaf(v[i], angle[0], e < half ? -turned : turned);
     }
 }
 
