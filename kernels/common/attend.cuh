@@ -130,15 +130,15 @@ __device__ __forceinline__ void stage_queries(const AttendArgs& a, uint32_t pos,
     }
 }
 
-// Running softmax of 16 rows: lane 4g+t has rows g and g+8, columns 8j+2t+{0,1} of the value sum.
-template <int D>
+// Running softmax of 16 rows over V of the D value columns: lane 4g+t has rows g and g+8, columns 8j+2t+{0,1}.
+template <int D, int V = D>
 struct Softmax {
-    float sum[D / 8][4];
+    float sum[V / 8][4];
     float top[2], weight[2];  // maximum (in log2 units) and sum of weights; `weight` is this lane's share
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0.f;
+        for (int j = 0; j < V / 8; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0.f;
         top[0] = top[1] = MASKED;
         weight[0] = weight[1] = 0.f;
     }
@@ -173,7 +173,7 @@ struct Softmax {
         uint32_t p[4][4];
         weigh(s, p);
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) {
+        for (int j = 0; j < V / 8; j++) {
             if constexpr (D > 128) asm volatile("" ::: "memory");  // keeps loads from running ahead of their registers
             const uint4* row = (const uint4*)(values + (8 * j + g) * CHUNK) + 2 * t;
             uint4 v0 = row[0], v1 = row[1];
@@ -196,7 +196,7 @@ struct Softmax {
                 const uint32_t key = first_key + 16 * t + 2 * j + (c & 1);
                 const uint32_t at = last[c / 2];
                 float x = s[j][c] * a.scale;
-                if (a.softcap > 0.f) x = a.softcap * tanhf(x / a.softcap);
+                if (a.softcap > 0.f) x = a.softcap * (1.f - 2.f / (1.f + exp2_fast(x / a.softcap * (2.f * LOG2E))));  // tanh
                 const bool seen = key <= at && (a.window == 0 || at - key < a.window);
                 s[j][c] = seen ? x * LOG2E : MASKED;
             }
@@ -213,20 +213,20 @@ struct Softmax {
             for (int j = 0; j < 8; j++) m = fmaxf(m, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            const float keep = exp2f(top[r] - m);
+            const float keep = exp2_fast(top[r] - m);
             top[r] = m;
             float w = 0.f;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 // A masked score stays weightless even in a row that has seen no key yet.
-                const float x = s[j][2 * r] <= MASKED ? 0.f : exp2f(s[j][2 * r] - m);
-                const float y = s[j][2 * r + 1] <= MASKED ? 0.f : exp2f(s[j][2 * r + 1] - m);
+                const float x = s[j][2 * r] <= MASKED ? 0.f : exp2_fast(s[j][2 * r] - m);
+                const float y = s[j][2 * r + 1] <= MASKED ? 0.f : exp2_fast(s[j][2 * r + 1] - m);
                 w += x + y;
                 p[j / 2][(j % 2) * 2 + r] = pack_bf16(x, y);
             }
             weight[r] = fmaf(weight[r], keep, w);
 #pragma unroll
-            for (int j = 0; j < D / 8; j++) sum[j][2 * r] *= keep, sum[j][2 * r + 1] *= keep;
+            for (int j = 0; j < V / 8; j++) sum[j][2 * r] *= keep, sum[j][2 * r + 1] *= keep;
         }
     }
 
@@ -254,7 +254,7 @@ struct Merge {
 
     __device__ __forceinline__ void add(float top2, float weight2, float sum2) {
         const float m = fmaxf(top, top2);
-        const float a = exp2f(top - m), b = exp2f(top2 - m);
+        const float a = exp2_fast(top - m), b = exp2_fast(top2 - m);
         sum = fmaf(sum, a, sum2 * b);
         weight = fmaf(weight, a, weight2 * b);
         top = m;
@@ -362,14 +362,15 @@ __device__ __forceinline__ void append_chunk(const AttendArgs& a) {
     if (i < a.n) append_token<D>(a, i, *a.pos + i, blockIdx.y);
 }
 
-// Prompt chunk, second half: grid (ceil(n / 64), heads); each warp has 16 tokens of one head and all their keys.
-template <int D>
+// Prompt chunk, second half: grid (ceil(n / 64), heads, D / V); each warp has 16 tokens of one head and all their keys.
+// Heads wider than 128 compute their scores twice, once for each half of the value columns: 128 sums a lane do not fit.
+template <int D, int V = (D > 128 ? D / 2 : D)>
 __device__ __forceinline__ void attend_chunk(const AttendArgs& a) {
     extern __shared__ uint4 shared[];
     const int warp = threadIdx.x / 32, g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3;
     uint16_t* stage = (uint16_t*)shared + warp * 16 * D;
     const uint32_t head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
-    const uint32_t token0 = blockIdx.x * 64 + warp * 16;
+    const uint32_t token0 = blockIdx.x * 64 + warp * 16, col0 = blockIdx.z * V;
     wait_for_previous_kernel();
     if (token0 >= a.n) return;
     auto row = [&](uint32_t r) { return Row{token0 + r, head, token0 + r < a.n}; };
@@ -381,18 +382,18 @@ __device__ __forceinline__ void attend_chunk(const AttendArgs& a) {
     const uint32_t last[2] = {pos + token0 + g, pos + token0 + g + 8};
     const uint32_t end = min(pos + a.n, pos + token0 + 16);
     const uint32_t oldest = a.window && pos + token0 + 1 > a.window ? pos + token0 + 1 - a.window : 0;
-    Softmax<D> soft;
+    Softmax<D, V> soft;
     soft.clear();
     for (uint32_t chunk = oldest / CHUNK; chunk * CHUNK < end; chunk++)
-        soft.add(a, q, cache_tile<D>(a, chunk, kv_head, 0), cache_tile<D>(a, chunk, kv_head, 1), chunk * CHUNK, last, end);
+        soft.add(a, q, cache_tile<D>(a, chunk, kv_head, 0), cache_tile<D>(a, chunk, kv_head, 1) + col0 * CHUNK, chunk * CHUNK, last, end);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float inv = 1.f / soft.total(r);
         const Row who = row(g + 8 * r);
         if (!who.live) continue;
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) {
-            uint32_t* out = (uint32_t*)(a.context + ((uint64_t)who.token * a.heads + head) * D + 8 * j + 2 * t);
+        for (int j = 0; j < V / 8; j++) {
+            uint32_t* out = (uint32_t*)(a.context + ((uint64_t)who.token * a.heads + head) * D + col0 + 8 * j + 2 * t);
             *out = pack_bf16(soft.sum[j][2 * r] * inv, soft.sum[j][2 * r + 1] * inv);
         }
     }

@@ -1,0 +1,73 @@
+// Every inline-asm wrapper, with the reason for the instruction; and the conversions that must be bit-exact.
+#pragma once
+#include <stdint.h>
+
+// 16 × 8 += 16 × 16 · 16 × 8, bf16 in, f32 sums. The portable tensor-core shape: same on sm_80 … sm_120.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 × 8 tiles of 16-bit values, one row of 16 bytes from each lane: the layout mma wants, without shuffles.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// Shared-window address of a generic pointer, as the instructions below want it.
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// 16 bytes from global to shared memory without passing registers; zeros instead when `there` is false.
+__device__ __forceinline__ void cp_async_16_or_zero(uint32_t to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+// Closes a group of cp.async; groups complete in order.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's groups are unfinished.
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// 2^x within 2 ulp, 0 for results below the normal range: softmax weights, where the float mma is inexact anyway.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Programmatic dependent launch: everything before this may overlap the kernel ahead; what it wrote is visible after.
+// Without the launch attribute, and before sm_90, kernels do not overlap and there is nothing to wait for.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel start its independent work now.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ float bf16_to_f32(uint16_t x) { return __uint_as_float((uint32_t)x << 16); }
+
+// Nearest, ties to even; mirrors src/num/mod.rs, NaN included.
+__device__ __forceinline__ uint16_t f32_to_bf16(float x) {
+    const uint32_t b = __float_as_uint(x);
+    if ((b & 0x7fffffff) > 0x7f800000) return b >> 16 | 0x40;
+    return (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+
+// Two of them in a register, `lo` in the low half. One instruction; same rounding, but NaN becomes 0x7fff.
+__device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
