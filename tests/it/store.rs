@@ -1,5 +1,7 @@
 //! Models on disk: what `pack` writes, what the reader takes, and what both refuse.
 
+mod damage;
+mod dirs;
 pub mod fixture;
 mod format;
 mod packing;

@@ -15,6 +15,7 @@ pub const CONFIG: &str = r#"{"model_type":"llama","hidden_size":64}"#;
 pub const TOKENIZER: &str = r#"{"model":{"type":"BPE","vocab":{},"merges":[]}}"#;
 
 /// A tensor for a safetensors file: name, type, shape, bytes.
+#[derive(Clone)]
 pub struct Raw {
     pub name: String,
     pub dtype: &'static str,
