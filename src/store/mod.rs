@@ -1,10 +1,16 @@
 //! Models on disk: the `.snug` file (a valid safetensors file) and plain model directories, behind one reader.
+//!
+//! [`container`] holds the rules of section 1 below, [`header`] those of safetensors; [`pack`](pack::pack) writes,
+//! [`Store`] reads. The rest of this page is the normative description of the file.
+#![doc = ""]
+#![doc = include_str!("../../FORMAT.md")]
 
 pub mod container;
 pub mod demo;
 pub mod dir;
 pub mod header;
 mod input;
+mod mapped;
 pub mod pack;
 pub mod reader;
 mod texts;

@@ -1,7 +1,6 @@
-#![allow(unsafe_code)]
 //! Opens a `.snug` file or a model directory and hands out parts of the mapped file.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,35 +8,18 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use memmap2::Mmap;
 use rayon::prelude::*;
 
 use super::container::{self, Contents, Weight};
 use super::dir::ModelDir;
 use super::header::Dtype;
+use super::mapped::{Bytes, map};
 use super::{Entry, Input, Source, Texts};
 use crate::codec::{Format, Parts};
 use crate::error::{Error, Kind, Result, visible};
 
 /// How often a caller that waits is asked whether to go on.
 const POLL: Duration = Duration::from_millis(50);
-
-/// The bytes of one file.
-enum Bytes {
-    Mapped(Mmap),
-    Static(&'static [u8]),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Static(bytes) => bytes,
-        }
-    }
-}
 
 /// The parts of a weight: ranges of one file.
 #[derive(Clone, Debug)]
@@ -59,7 +41,8 @@ pub struct Store {
 
 impl Store {
     /// Opens a `.snug` file, or a directory with `config.json`, `tokenizer.json` and `*.safetensors` in bf16.
-    /// Checks the header and every part ([`crate::codec::Codec::validate`]), not the hashes.
+    /// Checks the header and every part ([`crate::codec::Codec::validate`]), not the hashes. The files are mapped and
+    /// must stay as they are while the store is open: replace them, do not write into them.
     ///
     /// # Errors
     /// `ModelNotFound` when there is nothing there; `BadFile` for damage and for what this build does not know, by name.
@@ -270,25 +253,4 @@ fn wait<T>(results: &Receiver<T>) -> Result<T, RecvTimeoutError> {
 /// The error of work that the user stopped.
 pub(super) fn interrupted(why: &str) -> Error {
     Error::new(Kind::Interrupted, "stopped", why, "start again when you like")
-}
-
-/// Maps a whole file.
-fn map(input: &Input) -> Result<Bytes> {
-    if input.is_empty() {
-        // Nothing can be mapped there, and the header's check has the better message.
-        return Ok(Bytes::Static(&[]));
-    }
-    // SAFETY: the map is read-only and private to this process's view of the file. Should another program change the
-    // file meanwhile, decoders may compute nonsense (they never leave their arguments, whatever the bytes), and should
-    // it be cut short, the system stops this program: both are stated to be unsupported while a model is open.
-    let map = unsafe { Mmap::map(input.file()) }
-        .map_err(|e| Error::io(format!("cannot map {}", input.path().display()), &e))?;
-    if map.len() as u64 != input.len() {
-        return Err(Error::bad_file(
-            "cannot open",
-            format!("{} changed its size while it was opened", input.path().display()),
-            "wait until the file is complete",
-        ));
-    }
-    Ok(Bytes::Mapped(map))
 }
