@@ -257,7 +257,8 @@ fn id_of(names: &[&str]) -> String {
 #[test]
 fn spaces_around_the_header_are_part_of_the_format() {
     let good = Pieces::of(&packed(&Memory::tiny(), Format::Bf16));
-    let cases: &[(&str, fn(String) -> String)] = &[
+    type Pad = fn(String) -> String;
+    let cases: &[(&str, Pad)] = &[
         ("no multiple of 4096", |json| json),
         ("other than spaces", |json| {
             let padded = (8 + json.len()).next_multiple_of(4096) - 9;
