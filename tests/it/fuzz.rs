@@ -1,10 +1,17 @@
 //! Seeded mutation of everything that parses. One test a target; `SNUG_FUZZ_ITERS` sets how many inputs each one
 //! tries, so that a long run is the same test with another number.
 
-use snug::codec::{Format, Shape};
+use std::fs;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use snug::codec::{Format, Parts, Shape};
 use snug::num::rng::Stream;
+use snug::store::{container, header};
 
 use crate::codecs::{normal, validate_then_decode};
+use crate::store::damage::Pieces;
+use crate::store::fixture::{le, listing};
 
 /// Inputs a target tries: what the environment says, or its own default (a second or two).
 fn iterations(default: u64) -> u64 {
@@ -90,4 +97,158 @@ fn pairlut_parts() {
         passed += u64::from(validate_then_decode(*shape, &parts[0], &parts[1]));
     }
     assert!(passed > iterations / 20, "only {passed} of {iterations} inputs pass validation");
+}
+
+/// The files of a folder of `tests/fuzz`, by name.
+fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(folder);
+    let file = |name: String| (name.clone(), fs::read(dir.join(&name)).unwrap());
+    let files: Vec<_> = listing(&dir).into_iter().map(file).collect();
+    assert!(!files.is_empty(), "{} is empty", dir.display());
+    files
+}
+
+/// Parses a header; one that passes must hold what its rules promise and survive being written.
+fn swallow_header(json: &[u8], data_len: u64) -> bool {
+    let Ok(parsed) = header::parse(json, data_len) else { return false };
+    let mut at = 0;
+    for t in &parsed.tensors {
+        assert_eq!(t.begin, at, "{}", t.name);
+        assert_eq!(header::tensor_bytes(t.dtype, &t.shape), Some(t.end - t.begin), "{}", t.name);
+        at = t.end;
+    }
+    assert_eq!(at, data_len);
+    let written = header::write(&parsed, 0, 64);
+    assert_eq!(written.len() % 64, 0);
+    let again = header::parse(&written[8..], data_len).expect("what is written parses");
+    assert_eq!(again, parsed);
+    true
+}
+
+#[test]
+fn safetensors_headers() {
+    let corpus = corpus("header");
+    let data_len = |json: &[u8]| {
+        let text = String::from_utf8_lossy(json);
+        let offsets = text.split("data_offsets\":[").skip(1);
+        offsets.filter_map(|s| s.split([',', ']']).nth(1)?.parse::<u64>().ok()).max().unwrap_or(0)
+    };
+    let whole: Vec<bool> =
+        corpus.iter().map(|(_, json)| swallow_header(json, data_len(json))).collect();
+    let passing: Vec<&str> = corpus
+        .iter()
+        .zip(whole)
+        .filter(|(_, ok)| *ok)
+        .map(|((name, _), _)| name.as_str())
+        .collect();
+    assert_eq!(passing, ["empty.json", "escapes.json", "order.json", "plain.json"]);
+    let mut stream = Stream::new(40);
+    let iterations = iterations(40_000);
+    let mut passed = 0;
+    for _ in 0..iterations {
+        let (_, json) = &corpus[stream.below(corpus.len() as u32) as usize];
+        let mut json = json.clone();
+        if stream.below(2) == 0 {
+            mutate_digits(&mut stream, &mut json);
+        } else {
+            mutate(&mut stream, &mut json);
+        }
+        // The data are as long as the header says, or nearly.
+        let slack = u64::from(stream.below(8) == 0);
+        passed += u64::from(swallow_header(&json, data_len(&json).saturating_add(slack)));
+    }
+    assert!(passed > iterations / 100, "only {passed} of {iterations} headers pass");
+}
+
+/// Changes digits and structural characters only, so that most results still parse as JSON.
+fn mutate_digits(stream: &mut Stream, json: &mut [u8]) {
+    let places: Vec<usize> = (0..json.len()).filter(|i| json[*i].is_ascii_digit()).collect();
+    for _ in 0..=stream.below(2) {
+        if let Some(at) = places.get(stream.below(places.len().max(1) as u32) as usize) {
+            json[*at] = b'0' + stream.below(10) as u8;
+        }
+    }
+}
+
+/// Reads a `.snug` file; one that passes must decode to its shape without a panic. Whether its hashes hold, too.
+fn swallow_snug(file: &[u8]) -> Option<bool> {
+    let contents = container::read(file).ok()?;
+    let mut intact = true;
+    for weight in &contents.weights {
+        let (entry, codec) = (&weight.entry, weight.entry.format.codec());
+        let parts = Parts(weight.parts.iter().map(|p| &file[p.clone()]).collect());
+        codec.validate(entry.shape, &parts).ok()?;
+        let mut words = vec![0; entry.shape.len() as usize];
+        codec.decode_rows(entry.shape, &parts, 0..entry.shape.rows, &mut words);
+        let hash: [u8; 32] = Sha256::digest(le(&words)).into();
+        intact &= Some(hash) == entry.sha256;
+    }
+    Some(intact)
+}
+
+#[test]
+fn snug_files() {
+    // Files of the first version: they must open for ever.
+    let corpus = corpus("snug");
+    for (name, file) in &corpus {
+        assert_eq!(swallow_snug(file), Some(true), "{name}");
+    }
+    let mut stream = Stream::new(41);
+    let iterations = iterations(4_000);
+    let (mut passed, mut intact) = (0, 0);
+    for _ in 0..iterations {
+        let (_, file) = &corpus[stream.below(corpus.len() as u32) as usize];
+        let file = match stream.below(3) {
+            0 => {
+                let mut file = file.clone();
+                mutate(&mut stream, &mut file);
+                file
+            }
+            _ => mutate_pieces(&mut stream, Pieces::of(file)),
+        };
+        let outcome = swallow_snug(&file);
+        passed += u64::from(outcome.is_some());
+        intact += u64::from(outcome == Some(true));
+    }
+    assert!(passed > iterations / 20, "only {passed} of {iterations} files pass");
+    assert!(intact < passed, "no change of a weight was seen in {passed} files");
+}
+
+/// Changes one piece of a file and works out the offsets again, so that the change reaches the rules behind them.
+fn mutate_pieces(stream: &mut Stream, mut pieces: Pieces) -> Vec<u8> {
+    let at = stream.below(pieces.tensors.len() as u32) as usize;
+    let t = &mut pieces.tensors[at];
+    match stream.below(6) {
+        0 => {
+            let mut name = std::mem::take(&mut t.name).into_bytes();
+            mutate(stream, &mut name);
+            t.name = String::from_utf8_lossy(&name).into_owned();
+        }
+        1 => t.shape = vec![t.shape.iter().product()],
+        2 => {
+            let other = stream.below(pieces.tensors.len() as u32) as usize;
+            pieces.tensors.swap(at, other);
+        }
+        3 => {
+            let key = stream.below(pieces.metadata.len() as u32) as usize;
+            let value = pieces.metadata.values_mut().nth(key).expect("an index below the length");
+            let mut text = value.as_str().unwrap_or_default().as_bytes().to_vec();
+            if stream.below(2) == 0 {
+                mutate_digits(stream, &mut text)
+            } else {
+                mutate(stream, &mut text)
+            }
+            *value = String::from_utf8_lossy(&text).into_owned().into();
+        }
+        _ => {
+            let size = if t.dtype == "BF16" { 2 } else { 1 };
+            mutate(stream, &mut t.bytes);
+            let whole = t.bytes.len() / size * size;
+            t.bytes.truncate(whole);
+            if t.bytes.len() / size != t.shape.iter().product::<u64>() as usize {
+                t.shape = vec![(t.bytes.len() / size) as u64];
+            }
+        }
+    }
+    pieces.file()
 }

@@ -1,6 +1,6 @@
 //! Models on disk: what `pack` writes, what the reader takes, and what both refuse.
 
-mod damage;
+pub mod damage;
 mod dirs;
 pub mod fixture;
 mod format;

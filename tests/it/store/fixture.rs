@@ -123,6 +123,33 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Matrices that need every kind of `pairlut` record between them: narrow and wide patches, tables at even and odd
+    /// exponents, sixteen entries instead of eight, raw words.
+    pub fn every_kind() -> Memory {
+        let mut stream = Stream::new(21);
+        let scaled =
+            |scale: u16| weights(22, 32 * 128).into_iter().map(move |w| w + (scale << 7)).collect();
+        let mut far: Vec<u16> = scaled(0);
+        far[100] = 0x7fc1;
+        let mut even: Vec<u16> = scaled(1);
+        even[4000] = 0xff80;
+        let wide = (0..32 * 128)
+            .map(|_| (104 + stream.below(14) as u16) << 7 | stream.next_u64() as u16 & 0x807f)
+            .collect();
+        let mut noisy = weights(23, 64 * 320);
+        noisy[..16 * 320].fill_with(|| stream.next_u64() as u16);
+        Memory::new(&[
+            ("a", &[32, 128], scaled(0)),
+            ("b", &[32, 128], far),
+            ("c", &[32, 128], scaled(1)),
+            ("d", &[32, 128], even),
+            ("e", &[32, 128], wide),
+            ("f", &[64, 320], noisy),
+        ])
+    }
+}
+
 impl ModelSource for Memory {
     fn kind(&self) -> &'static str {
         "hf"

@@ -1,6 +1,6 @@
 //! A second reader of `.snug` files, written from FORMAT.md alone, and files spelled out byte for byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -75,8 +75,13 @@ fn read(file: &[u8]) -> File<'_> {
     File { tensors, metadata }
 }
 
-/// Section 3: decodes a whole weight, element by element.
-fn decode_pairlut(rows: usize, cols: usize, records: &[u8], index: &[u8]) -> Vec<u16> {
+/// Section 3: decodes a whole weight, element by element; notes the kinds of record it meets.
+fn decode_pairlut(
+    (rows, cols): (usize, usize),
+    records: &[u8],
+    index: &[u8],
+    kinds: &mut BTreeSet<(u16, bool, bool)>,
+) -> Vec<u16> {
     let u16_at = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let u32_at =
         |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -94,6 +99,7 @@ fn decode_pairlut(rows: usize, cols: usize, records: &[u8], index: &[u8]) -> Vec
             &records[16 * u32_at(index, 4 * r) as usize..16 * u32_at(index, 4 * r + 4) as usize];
         let end: Vec<u16> = (0..4).map(|t| u16_at(record, 2 * t)).collect();
         let (mode, wide, shifted) = (end[0] >> 13 & 3, end[0] >> 15 == 1, end[1] >> 15 == 1);
+        kinds.insert((mode, wide, shifted));
         let head = if mode == 1 { 32 } else { 16 };
         let tile_bytes = [1024 + 384, 1024 + 512, 2048][mode as usize];
         for t in 0..here {
@@ -140,19 +146,10 @@ fn decode_pairlut(rows: usize, cols: usize, records: &[u8], index: &[u8]) -> Vec
     out
 }
 
-#[test]
-fn a_second_reader_finds_what_was_packed() {
-    let source = Memory::tiny();
-    let bytes = packed(&source, Format::Pairlut);
-    let file = read(&bytes);
-    assert_eq!(file.metadata["format"], "pt");
-    assert_eq!(file.metadata["snug.version"], "1");
-    assert_eq!(file.metadata["snug.requires"], "");
-    assert_eq!(file.tensors["file:config.json"].bytes, CONFIG.as_bytes());
-    assert_eq!(file.tensors["file:tokenizer.json"].bytes, TOKENIZER.as_bytes());
-    assert_eq!(file.tensors["file:chat_template.jinja"].bytes, b"{{ messages }}");
-    assert!(!file.tensors.contains_key("file:generation_config.json"));
-
+/// Compares every weight of a file, its hash and the source id with the source. Gives back the codecs by weight and the
+/// kinds of record.
+fn compare(file: &File<'_>, source: &Memory) -> (Vec<String>, BTreeSet<(u16, bool, bool)>) {
+    let mut kinds = BTreeSet::new();
     let lines: BTreeMap<String, Value> =
         serde_json::from_str(&file.metadata["snug.weights"]).unwrap();
     let mut all = Sha256::new();
@@ -174,7 +171,7 @@ fn a_second_reader_finds_what_was_packed() {
         } else {
             assert_eq!(line["codec"], "pairlut.1");
             let part = |p: &str| file.tensors[&format!("{name}:{p}")].bytes;
-            decode_pairlut(rows, cols, part("records"), part("index"))
+            decode_pairlut((rows, cols), part("records"), part("index"), &mut kinds)
         };
         let first = words.iter().zip(&source.words[i]).position(|(a, b)| a != b);
         assert_eq!(first, None, "{name}: first difference");
@@ -183,16 +180,49 @@ fn a_second_reader_finds_what_was_packed() {
             Sha256::digest(le(&words)).iter().map(|b| format!("{b:02x}")).collect::<String>();
         assert_eq!(line["sha256"], hash.as_str());
         all.update(format!("{name} {hash}\n"));
-        codecs.push(line["codec"].as_str().unwrap());
+        codecs.push(line["codec"].as_str().unwrap().to_owned());
     }
-    assert_eq!(codecs, ["pairlut.1", "bf16", "bf16"]);
     let id = all.finalize().iter().map(|b| format!("{b:02x}")).collect::<String>();
     assert_eq!(
         file.metadata["snug.source"],
         format!(r#"{{"kind":"hf","name":"memory","exact":true,"id":"{id}"}}"#)
     );
     let kept: usize = file.tensors.keys().filter(|n| n.starts_with("file:")).count();
-    assert_eq!(file.tensors.len(), kept + 2 + 1 + 1, "no tensor without an owner");
+    let parts: usize = codecs.iter().map(|codec| if codec == "bf16" { 1 } else { 2 }).sum();
+    assert_eq!(file.tensors.len(), kept + parts, "no tensor without an owner");
+    (codecs, kinds)
+}
+
+#[test]
+fn a_second_reader_finds_what_was_packed() {
+    let source = Memory::tiny();
+    let bytes = packed(&source, Format::Pairlut);
+    let file = read(&bytes);
+    assert_eq!(file.metadata["format"], "pt");
+    assert_eq!(file.metadata["snug.version"], "1");
+    assert_eq!(file.metadata["snug.requires"], "");
+    assert_eq!(file.tensors["file:config.json"].bytes, CONFIG.as_bytes());
+    assert_eq!(file.tensors["file:tokenizer.json"].bytes, TOKENIZER.as_bytes());
+    assert_eq!(file.tensors["file:chat_template.jinja"].bytes, b"{{ messages }}");
+    assert!(!file.tensors.contains_key("file:generation_config.json"));
+    assert_eq!(compare(&file, &source).0, ["pairlut.1", "bf16", "bf16"]);
+}
+
+#[test]
+fn a_second_reader_decodes_every_kind_of_record() {
+    let source = Memory::every_kind();
+    let (codecs, kinds) = compare(&read(&packed(&source, Format::Pairlut)), &source);
+    assert!(codecs.iter().all(|c| c == "pairlut.1"), "{codecs:?}");
+    // Mode, wide patches, shifted.
+    for kind in [
+        (0, false, false),
+        (0, false, true),
+        (0, true, false),
+        (1, false, false),
+        (2, false, false),
+    ] {
+        assert!(kinds.contains(&kind), "{kind:?} is not among {kinds:?}");
+    }
 }
 
 /// The whole file, spelled out: header text, offsets, pads.
