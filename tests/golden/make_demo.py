@@ -42,7 +42,7 @@ def main():
                    "values": reference.numbers(x[::KEEP])}
                   for p, x in [(len(ids) - 1, prompt_logits[-1]), (len(ids) + GREEDY - 2, last)]]
         chats.append({"messages": messages, "text": text, "ids": ids, "greedy": tokens,
-                      "reply": t.decode(tokens, skip_special_tokens=False), "margins": reference.rounded(margins),
+                      "reply": t.decode(tokens, skip_special_tokens=True), "margins": reference.rounded(margins),
                       "logits": logits})
     weights = load_file(folder / "model.safetensors")
     assert all(w.dtype == torch.bfloat16 for w in weights.values())

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -85,7 +86,7 @@ def qwen():
         "{%- if messages[0].role == 'system' %}\n"
         "    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\n"
         "{%- endif %}\n"
-        "{%- for message in messages if message.role != 'system' or not loop.first %}\n"
+        "{%- for message in messages if message.role != 'system' %}\n"
         "    {%- set text = message.content %}\n"
         "    {%- if message.role == 'assistant' and '</think>' in text %}\n"
         "        {%- set text = text.split('</think>')[-1].lstrip('\\n') %}\n"
@@ -375,7 +376,8 @@ def text_cases(folder):
     for messages in CHATS:
         try:
             text = t.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as e:
+        except TemplateError as e:
+            assert "alternate" in str(e), e
             chats.append({"messages": messages, "error": str(e)})
             continue
         ids = t.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)["input_ids"]

@@ -105,7 +105,7 @@ def main():
                    "values": reference.numbers(x[::step])}
                   for p, x in [(len(ids) - 1, prompt_logits[-1]), (len(ids) + GREEDY - 2, last)]]
         chats.append({"messages": messages, "text": text, "ids": ids, "greedy": tokens,
-                      "reply": t.decode(tokens, skip_special_tokens=False), "margins": reference.rounded(margins),
+                      "reply": t.decode(tokens, skip_special_tokens=True), "margins": reference.rounded(margins),
                       "logits": logits})
     listing = "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes))
     reference.write_json(Path(__file__).parent / "smollm2.json", {
