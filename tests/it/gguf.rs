@@ -80,6 +80,9 @@ pub fn import(bytes: &[u8]) -> Result<Model> {
     translate(&gguf, |at: Range<u64>| Ok(bytes[at.start as usize..at.end as usize].to_vec()))
 }
 
+/// What is done to a sound file, and the reason it is then refused for.
+pub type Case = (&'static str, fn(&mut writer::Writer), &'static str);
+
 /// Checks that a file is refused as bad, for a reason that holds `reason`.
 fn refused<T>(what: &str, result: Result<T>, reason: &str) {
     match result {

@@ -3,8 +3,8 @@
 use snug::import::gguf::parse::{Gguf, parse};
 use snug::import::gguf::value::Value;
 
-use super::refused;
 use super::writer::{ARRAY, BOOL, F32, I32, STR, U8, U32, Writer, array, string};
+use super::{Case, refused};
 
 fn read(bytes: &[u8]) -> snug::error::Result<Gguf<'_>> {
     parse(bytes, bytes.len() as u64).map(|g| g.expect("the whole file was given"))
@@ -108,7 +108,7 @@ fn files_cut_short_anywhere_are_refused() {
 
 #[test]
 fn broken_containers_are_refused_by_name() {
-    let cases: &[(&str, fn(&mut Writer), &str)] = &[
+    let cases: &[Case] = &[
         ("magic", |w| w.magic = *b"PK\x03\x04", "begins with PK␃␄"),
         ("older format", |w| w.magic = *b"tjgg", "before GGUF"),
         ("version 1", |w| w.version = 1, "version 1"),

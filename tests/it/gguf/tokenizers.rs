@@ -9,7 +9,7 @@ use tokenizers::{
 };
 
 use super::writer::{Writer, array, byte_tokens, tiny};
-use super::{golden_json, golden_path, import, refused, smollm2};
+use super::{Case, golden_json, golden_path, import, refused, smollm2};
 
 fn load(texts: &Texts) -> Tokenizer {
     Tokenizer::new(&texts.tokenizer, texts.tokenizer_config.as_deref()).unwrap()
@@ -175,7 +175,7 @@ fn special_tokens_keep_their_roles() {
 
 #[test]
 fn tokenizers_that_are_not_understood_are_refused_by_name() {
-    let bytes: &[(&str, fn(&mut Writer), &str)] = &[
+    let bytes: &[Case] = &[
         ("model", |w| w.str("tokenizer.ggml.model", "bert"), "of the kind bert"),
         (
             "pre",
@@ -240,7 +240,7 @@ fn tokenizers_that_are_not_understood_are_refused_by_name() {
         change(&mut w);
         refused(what, import(&w.bytes()), reason);
     }
-    let scored: &[(&str, fn(&mut Writer), &str)] = &[
+    let scored: &[Case] = &[
         ("no scores", |w| w.remove("tokenizer.ggml.scores"), "one score a token"),
         ("few scores", |w| w.f32s("tokenizer.ggml.scores", &[0.0; 3]), "one score a token"),
         ("blanks", |w| w.bool("tokenizer.ggml.remove_extra_whitespaces", true), "repeated spaces"),
