@@ -1,5 +1,8 @@
-//! Every codec: all bit patterns, awkward shapes, hostile values, golden bytes, hostile parts. The reader at the end
-//! is written from FORMAT.md alone and shares nothing with the crate.
+//! Every codec: all bit patterns, awkward shapes, adversarial values, golden bytes, hostile parts.
+
+mod adversaries;
+mod by_the_book;
+mod hostile;
 
 use std::collections::BTreeSet;
 
@@ -7,9 +10,11 @@ use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 use snug::codec::pairlut::{Header, View};
 use snug::codec::{CODECS, Codec, Format, Parts, Shape};
-use snug::error::Kind;
 use snug::num::f32_to_bf16;
 use snug::num::rng::{Stream, draw};
+
+use self::adversaries::{ADVERSARIES, words};
+pub use self::hostile::validate_then_decode;
 
 fn shape(rows: u32, cols: u32) -> Shape {
     Shape { rows, cols }
@@ -89,116 +94,16 @@ fn normal_weights_of_every_shape_survive() {
     assert!(shrunk > 20, "only {shrunk} shapes shrink");
 }
 
-/// Bit patterns that provoke each way of storing a record. The first word of the name says what is expected of
-/// every record: `bits3`, `bits4`, `raw`, or `any`.
-fn adversaries(shape: Shape) -> Vec<(&'static str, Vec<u16>)> {
-    let n = shape.len() as usize;
-    let cols = shape.cols as usize;
-    let base = normal(shape, 0.02, 99);
-    let mut stream = Stream::new(5);
-    let mut each = |f: &mut dyn FnMut(&mut Stream, usize) -> u16| -> Vec<u16> {
-        (0..n).map(|i| f(&mut stream, i)).collect()
-    };
-    let of_exponents = |s: &mut Stream, first: u16, count: u32| {
-        (first + s.below(count) as u16) << 7 | s.next_u64() as u16 & 0x807f
-    };
-    vec![
-        ("bits3 all zeros", vec![0; n]),
-        ("bits3 both zeros", each(&mut |_, i| (i as u16 % 2) << 15)),
-        ("bits3 8 % zeros", each(&mut |s, i| if s.below(100) < 8 { 0 } else { base[i] })),
-        ("bits3 50 % zeros", each(&mut |s, i| if s.below(2) == 0 { 0 } else { base[i] })),
-        ("bits3 NaN", each(&mut |s, _| 0x7f80 | s.next_u64() as u16 & 0x807f | 1)),
-        ("bits3 infinities", each(&mut |_, i| [0x7f80, 0xff80][i % 2])),
-        ("bits3 subnormals", each(&mut |s, _| s.next_u64() as u16 & 0x807f)),
-        ("bits3 one exponent", each(&mut |s, _| 0x3f00 | s.next_u64() as u16 & 0x807f)),
-        (
-            "bits3 one exponent a tile",
-            each(&mut |s, i| ((i % cols / 64 * 3) as u16) << 7 | s.next_u64() as u16 & 0x7f),
-        ),
-        // Eight exponents from an even and from an odd one: the second needs the shift.
-        ("bits3 eight exponents", each(&mut |s, _| of_exponents(s, 120, 8))),
-        ("bits3 eight odd exponents", each(&mut |s, _| of_exponents(s, 119, 8))),
-        ("bits4 sixteen exponents", each(&mut |s, _| of_exponents(s, 104, 16))),
-        ("bits4 sixteen odd exponents", each(&mut |s, _| of_exponents(s, 105, 16))),
-        (
-            "bits4 sixteen odd exponents and strays",
-            each(&mut |s, _| {
-                if s.below(100) == 0 { of_exponents(s, 60, 60) } else { of_exponents(s, 105, 16) }
-            }),
-        ),
-        ("raw uniform exponents", each(&mut |s, _| s.next_u64() as u16)),
-        ("raw twenty-four exponents", each(&mut |s, _| of_exponents(s, 100, 24))),
-        // A single value of another group in every record: wide patches are cheaper than giving it an entry.
-        (
-            "bits3 wide",
-            each(&mut |s, i| {
-                if i % 256 == 77 && i / cols % 16 == 3 {
-                    0x4780
-                } else {
-                    of_exponents(s, 100, 16) & 0x7fff
-                }
-            }),
-        ),
-        (
-            "bits3 wide odd",
-            each(&mut |s, i| {
-                if i % 256 == 77 && i / cols % 16 == 3 {
-                    0x4780
-                } else {
-                    of_exponents(s, 101, 16) & 0x7fff
-                }
-            }),
-        ),
-        (
-            "bits4 wide",
-            each(&mut |s, i| {
-                if i % 256 == 77 && i / cols % 16 == 3 {
-                    0x4780
-                } else {
-                    of_exponents(s, 60, 32) & 0x7fff
-                }
-            }),
-        ),
-        (
-            "bits4 wide odd",
-            each(&mut |s, i| {
-                if i % 256 == 77 && i / cols % 16 == 3 {
-                    0x4780
-                } else {
-                    of_exponents(s, 61, 32) & 0x7fff
-                }
-            }),
-        ),
-        (
-            "any one outlier row",
-            each(&mut |s, i| {
-                if i / cols == 5 { f32_to_bf16(s.normal() * 700.0) } else { base[i] }
-            }),
-        ),
-        (
-            "any rows of different scales",
-            each(&mut |s, i| f32_to_bf16(s.normal() * 2f32.powi((i / cols) as i32 % 16 - 10))),
-        ),
-        ("any large", each(&mut |s, _| f32_to_bf16(s.normal() * 9.0))),
-        ("any huge", each(&mut |s, _| f32_to_bf16(s.normal() * 1e37))),
-        (
-            "any ends of the range",
-            each(&mut |s, _| {
-                [0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x0001, 0x8001, 0, 0x7fff][s.below(8) as usize]
-            }),
-        ),
-    ]
-}
-
 #[test]
 fn adversaries_survive_and_take_the_expected_mode() {
     let mut seen = BTreeSet::new();
     for shape in [shape(16, 256), shape(48, 320), shape(33, 1000), shape(16, 64)] {
-        for (name, src) in adversaries(shape) {
-            let expected = name.split(' ').next();
-            let encoded = round_trip(shape, &src, name);
-            if shape.rows % 16 == 0 {
-                assert_eq!(encoded.is_none(), expected == Some("raw"), "{name}: does it shrink?");
+        let whole = shape.rows % 16 == 0 && shape.cols % 64 == 0;
+        for adversary in ADVERSARIES {
+            let (expected, name, _) = *adversary;
+            let encoded = round_trip(shape, &words(shape, adversary), name);
+            if whole {
+                assert_eq!(encoded.is_none(), expected == "raw", "{name}: does it shrink?");
             }
             let Some(encoded) = encoded else { continue };
             let parts = parts(&encoded);
@@ -206,20 +111,17 @@ fn adversaries_survive_and_take_the_expected_mode() {
             for r in 0..view.grid.records() as usize {
                 let header = Header::read(view.record(r)).unwrap();
                 let mode = format!("{:?}", header.mode).to_lowercase();
-                let whole = shape.rows % 16 == 0 && shape.cols % 64 == 0;
-                if whole && expected != Some("any") {
-                    assert_eq!(Some(mode.as_str()), expected, "{name}, record {r}");
+                if whole && expected != "any" {
+                    assert_eq!(mode, expected, "{name}, record {r}");
                 }
                 seen.insert((mode, header.shifted, header.wide, header.ends[3] > 0));
             }
         }
     }
     for mode in ["bits3", "bits4"] {
-        for shifted in [false, true] {
-            for wide in [false, true] {
-                let way = (mode.to_string(), shifted, wide, true);
-                assert!(seen.contains(&way), "no record is {way:?}: {seen:?}");
-            }
+        for (shifted, wide) in [(false, false), (false, true), (true, false), (true, true)] {
+            let way = (mode.to_string(), shifted, wide, true);
+            assert!(seen.contains(&way), "no record is {way:?}: {seen:?}");
         }
     }
 }
@@ -378,253 +280,4 @@ fn encoded_bytes_are_what_they_were() {
     let hash = Sha256::digest(encoded.concat());
     let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "2f524fa76b72abdecdaeac48f2cca6b6027f4c91995218c4db1452b2b513746d");
-}
-
-#[test]
-fn sizes_that_do_not_fit_are_refused() {
-    let shape = shape(31, 127);
-    let encoded = pairlut().encode(shape, &normal(shape, 0.02, 1)).expect("it shrinks");
-    let [records, index] = [&encoded[0][..], &encoded[1][..]];
-    let refused = |shape: Shape, parts: Vec<&[u8]>, what: &str| {
-        let error = pairlut().validate(shape, &Parts(parts)).expect_err(what);
-        assert_eq!(error.kind, Kind::BadFile, "{what}");
-    };
-    for n in 0..records.len() {
-        refused(shape, vec![&records[..n], index], "short records");
-    }
-    for n in 0..index.len() {
-        refused(shape, vec![records, &index[..n]], "short index");
-    }
-    refused(shape, vec![records], "one part");
-    refused(shape, vec![records, index, index], "three parts");
-    for (rows, cols) in [(0, 127), (31, 0), (33, 127), (31, 257), (u32::MAX, u32::MAX), (1, 1)] {
-        refused(Shape { rows, cols }, vec![records, index], "another shape");
-    }
-    let bf16 = Format::Bf16.codec();
-    for (rows, cols) in [(2, 3), (u32::MAX, u32::MAX)] {
-        assert!(bf16.validate(Shape { rows, cols }, &Parts(vec![&[0; 10]])).is_err());
-    }
-}
-
-/// Each rule broken alone, and the words that must name it.
-#[test]
-fn every_rule_is_checked_by_name() {
-    let padded = shape(31, 120);
-    let src = normal(padded, 0.02, 8);
-    let encoded = pairlut().encode(padded, &src).expect("it shrinks");
-    // Record 0: two tiles of 16 rows, the second with 8 columns of padding. Offsets as in FORMAT.md.
-    let codes = 16 + 1024;
-    let second = 16 + 1408;
-    let patches = 16 + 2 * 1408;
-    let count = usize::from(u16::from_le_bytes([encoded[0][6], encoded[0][7]]));
-    assert!(count > 2, "the example needs patches");
-    type Break = Box<dyn Fn(&mut Vec<u8>, &mut Vec<u8>)>;
-    let set = |at: usize, byte: u8| -> Break { Box::new(move |records, _| records[at] = byte) };
-    let or = |at: usize, byte: u8| -> Break { Box::new(move |records, _| records[at] |= byte) };
-    let cases: Vec<(&str, Break)> = vec![
-        ("ascending order", Box::new(|_, index| index[4..8].copy_from_slice(&[0xff; 4]))),
-        ("the index runs from", Box::new(|_, index| index[0] = 1)),
-        ("the index runs from", Box::new(|_, index| index[8] += 1)),
-        ("its header asks for", Box::new(|_, index| index[4] += 1)),
-        ("unknown bits", or(1, 0x60)),
-        ("unknown bits", or(3, 0x20)),
-        ("unknown bits", or(5, 0x80)),
-        ("unknown bits", or(7, 0x40)),
-        ("its header asks for", or(1, 0x20)),
-        ("has patches", set(0, 0xff)),
-        ("has patches", or(5, 0x10)),
-        (
-            "decodes padding to infinity",
-            Box::new(|records, _| {
-                records[3] |= 0x80;
-                records[8] = 0x80;
-            }),
-        ),
-        (
-            "out of order",
-            Box::new(move |records, _| records.copy_within(patches..patches + 2, patches + 2)),
-        ),
-        ("out of order, empty or malformed", Box::new(move |records, _| records[patches + 1] &= 3)),
-        // Tile 1, row 0, column 56 of the tile: lane 3, k-step 2, position 512 + 48; codes likewise.
-        ("tile 1: padding is not zero", set(second + 512 + 48, 1)),
-        ("tile 1: padding is not zero", or(codes + 1408 + 2 * 128 + 4 * 3, 1)),
-        ("tile 1: padding is not zero", or(codes + 1408 + 4 * 3, 8)),
-        (
-            "in the padding",
-            Box::new(move |records, _| {
-                let last = patches + 2 * (count - 1);
-                records[last..last + 2].copy_from_slice(&(0x3ffu16 | 1 << 10).to_le_bytes());
-            }),
-        ),
-        (
-            "last bytes are not zero",
-            Box::new(move |records, index| {
-                let end = 16 * u32::from_le_bytes(index[4..8].try_into().unwrap()) as usize;
-                assert!(end > patches + 2 * count, "the example needs padding");
-                records[end - 1] = 1;
-            }),
-        ),
-    ];
-    for (i, (words, apply)) in cases.iter().enumerate() {
-        let (mut records, mut index) = (encoded[0].clone(), encoded[1].clone());
-        apply(&mut records, &mut index);
-        let why = pairlut()
-            .validate(padded, &Parts(vec![&records, &index]))
-            .expect_err(&format!("case {i}: {words}"))
-            .why;
-        assert!(why.contains(words), "case {i}: {why:?} does not say {words:?}");
-    }
-}
-
-/// Rules of the other two modes.
-#[test]
-fn raw_and_4_bit_headers_are_checked() {
-    let shape = shape(64, 256);
-    let mut stream = Stream::new(6);
-    // Row block 0 needs 16 exponents, row block 1 all of them; the rest pays for both.
-    let src: Vec<u16> = (0..shape.len())
-        .map(|i| {
-            let any = stream.next_u64() as u16;
-            match i / (16 * 256) {
-                0 => (104 + (any >> 8) % 16) << 7 | any & 0x807f,
-                1 => any,
-                _ => 0x3f00 | any & 0x80ff,
-            }
-        })
-        .collect();
-    let encoded = round_trip(shape, &src, "three modes").expect("it shrinks");
-    let raw = 16 * u32::from_le_bytes(encoded[1][4..8].try_into().unwrap()) as usize;
-    assert_eq!((encoded[0][1] >> 5, encoded[0][raw + 1] >> 5), (1, 2), "4-bit, raw");
-    for (at, bits, words) in [
-        (24, 1, "unused header bytes"),
-        (31, 0x80, "unused header bytes"),
-        (raw + 8, 1, "unused header bytes"),
-        (raw + 15, 1, "unused header bytes"),
-        (raw + 1, 0x80, "a raw record has"),
-        (raw + 3, 0x80, "a raw record has"),
-    ] {
-        let mut records = encoded[0].clone();
-        records[at] |= bits;
-        let why = pairlut().validate(shape, &Parts(vec![&records, &encoded[1]])).unwrap_err().why;
-        assert!(why.contains(words), "byte {at}: {why:?} does not say {words:?}");
-    }
-}
-
-/// Validates; what passes must decode without leaving its bounds, and as the slow reader decodes it. Returns
-/// whether it passed.
-pub fn validate_then_decode(shape: Shape, records: &[u8], index: &[u8]) -> bool {
-    let parts = Parts(vec![records, index]);
-    if pairlut().validate(shape, &parts).is_err() {
-        return false;
-    }
-    let mut out = vec![0; shape.len() as usize];
-    pairlut().decode_rows(shape, &parts, 0..shape.rows, &mut out);
-    let slow = by_the_book::decode(shape, records, index);
-    assert_same(&out, &slow, shape, "accepted parts");
-    assert_eq!(pairlut().breakdown(shape, &parts).total(), (records.len() + index.len()) as u64);
-    true
-}
-
-#[test]
-fn every_flipped_bit_is_refused_or_harmless() {
-    let shape = shape(15, 127);
-    let encoded = pairlut().encode(shape, &normal(shape, 0.02, 2)).expect("it shrinks");
-    let (mut passed, mut refused) = (0, 0);
-    for part in 0..2 {
-        for bit in 0..8 * encoded[part].len() {
-            let mut damaged = encoded.clone();
-            damaged[part][bit / 8] ^= 1 << (bit % 8);
-            let accepted = validate_then_decode(shape, &damaged[0], &damaged[1]);
-            assert!(!accepted || part == 0, "bit {bit} of the index may be anything");
-            if accepted { passed += 1 } else { refused += 1 }
-        }
-    }
-    // Low bytes, codes and table entries may be anything; the index, counts, flags and padding may not.
-    assert!(passed > 8 * 15 * 127 && refused > 100, "{passed} passed, {refused} refused");
-}
-
-/// A reader of `pairlut.1` written from the text of FORMAT.md, element by element.
-mod by_the_book {
-    use super::Shape;
-
-    fn u16_at(bytes: &[u8], at: usize) -> usize {
-        usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8
-    }
-
-    fn u32_at(bytes: &[u8], at: usize) -> usize {
-        u16_at(bytes, at) | u16_at(bytes, at + 2) << 16
-    }
-
-    pub fn decode(shape: Shape, records: &[u8], index: &[u8]) -> Vec<u16> {
-        let (rows, cols) = (shape.rows as usize, shape.cols as usize);
-        let mut out = vec![0; rows * cols];
-        let row_blocks = rows.div_ceil(16);
-        let tiles = cols.div_ceil(64);
-        let records_per_row = tiles.div_ceil(4);
-        for block in 0..row_blocks {
-            for i in 0..records_per_row {
-                let r = block * records_per_row + i;
-                let record = &records[16 * u32_at(index, 4 * r)..16 * u32_at(index, 4 * r + 4)];
-                let count =
-                    if i + 1 < records_per_row { 4 } else { tiles - 4 * (records_per_row - 1) };
-                for tile in 0..count {
-                    for l in 0..32 {
-                        for s in 0..4 {
-                            for j in 0..8 {
-                                let row = 16 * block + l / 4 + 8 * (j / 2 % 2);
-                                let col = 64 * (4 * i + tile)
-                                    + 16 * (l % 4)
-                                    + 4 * s
-                                    + j % 2
-                                    + 2 * (j / 4);
-                                if row < rows && col < cols {
-                                    out[row * cols + col] = element(record, count, tile, l, s, j);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        out
-    }
-
-    fn element(record: &[u8], tiles: usize, tile: usize, l: usize, s: usize, j: usize) -> u16 {
-        let mode = u16_at(record, 0) >> 13 & 3;
-        if mode == 2 {
-            return u16_at(record, 16 + 2048 * tile + 512 * s + 16 * l + 2 * j) as u16;
-        }
-        let four_bit = mode == 1;
-        let (header, codes_bytes) = if four_bit { (32, 512) } else { (16, 384) };
-        let block = header + tile * (1024 + codes_bytes);
-        let p = 512 * (s / 2) + 16 * l + 8 * (s % 2) + j;
-        let low = usize::from(record[block + p]);
-        let word = |plane: usize| u32_at(record, block + 1024 + 4 * (32 * plane + l));
-        let code = if four_bit {
-            word(s) >> (4 * j) & 15
-        } else if s < 3 {
-            word(s) >> (4 * j) & 7
-        } else {
-            (0..3).map(|b| (word(b) >> (4 * j + 3) & 1) << b).sum()
-        };
-        let mut high = usize::from(record[8 + code]);
-
-        let wide = u16_at(record, 0) >> 15 == 1;
-        let end = |t: usize| u16_at(record, 2 * t) & 0x1fff;
-        let patches = header + tiles * (1024 + codes_bytes);
-        for k in if tile == 0 { 0 } else { end(tile - 1) }..end(tile) {
-            let (position, xor) = if wide {
-                let patch = u32_at(record, patches + 4 * k);
-                (patch & 1023, patch >> 16)
-            } else {
-                let patch = u16_at(record, patches + 2 * k);
-                (patch & 1023, patch >> 10)
-            };
-            if position == p {
-                high ^= xor;
-            }
-        }
-        let shift = if u16_at(record, 2) >> 15 == 1 { 0x80 } else { 0 };
-        (high << 8 | low).wrapping_sub(shift) as u16
-    }
 }
