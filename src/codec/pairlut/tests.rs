@@ -163,3 +163,54 @@ fn headers_read_back() {
     }
     assert_eq!(Header::read(&[0; 7]), None);
 }
+
+/// The bits that must be zero are exactly those that no weight depends on.
+#[test]
+fn padding_is_every_bit_that_no_weight_needs() {
+    let shape = Shape { rows: 15, cols: 127 };
+    let mut stream = Stream::new(3);
+    // Seventeen high bytes, so that every code of either table is in use.
+    let src: Vec<u16> = (0..shape.len())
+        .map(|_| (0x3000 + (stream.below(17) << 8)) as u16 | stream.next_u64() as u16 & 0xff)
+        .collect();
+    for mode in [Mode::Bits3, Mode::Bits4, Mode::Raw] {
+        let encoded = encode_forced(shape, &src, Forced { mode, shifted: false, wide: false });
+        assert_eq!(Header::read(&encoded[0]).map(|h| h.mode), Some(mode));
+        let tiles = mode.header_bytes()..mode.header_bytes() + 2 * mode.tile_bytes();
+        let mut padding = 0;
+        for bit in 8 * tiles.start..8 * tiles.end {
+            let mut damaged = encoded.clone();
+            damaged[0][bit / 8] ^= 1 << (bit % 8);
+            let mut out = vec![0; src.len()];
+            Pairlut.decode_rows(shape, &parts(&damaged), 0..shape.rows, &mut out);
+            let accepted = Pairlut.validate(shape, &parts(&damaged)).is_ok();
+            let needed = out != src;
+            assert_eq!(accepted, needed, "{mode:?}: byte {}, bit {}", bit / 8, bit % 8);
+            padding += usize::from(!needed);
+        }
+        let bits = 8 * mode.tile_bytes() / TILE;
+        assert_eq!(padding, bits * (2 * TILE - src.len()), "{mode:?}");
+    }
+}
+
+#[test]
+fn what_would_not_shrink_is_not_encoded() {
+    let shape = Shape { rows: 12, cols: 61 };
+    let raw = 2 * shape.len() as usize;
+    let mut orders = Vec::new();
+    for strays in 0..60 {
+        // Twelve high bytes; those beyond the first eight are rare.
+        let src: Vec<u16> = (0..shape.len() as u16)
+            .map(|i| 0x3000 + ((if i < strays { 9 + i % 4 } else { i % 8 }) << 8))
+            .collect();
+        let grid = Grid::new(shape);
+        let plans = choose(&grid, &src, |_| true);
+        let index = lay_out(&grid, &plans).expect("a small tensor");
+        let size: usize = write(&grid, &src, &plans, &index).iter().map(Vec::len).sum();
+        orders.push(size.cmp(&raw));
+        assert_eq!(Pairlut.encode(shape, &src).is_some(), size < raw, "{size} bytes, raw {raw}");
+    }
+    for order in [std::cmp::Ordering::Less, std::cmp::Ordering::Equal] {
+        assert!(orders.contains(&order), "{order:?} does not occur");
+    }
+}

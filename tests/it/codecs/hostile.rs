@@ -4,6 +4,7 @@ use snug::codec::{Format, Parts, Shape};
 use snug::error::Kind;
 use snug::num::rng::Stream;
 
+use super::adversaries::{ADVERSARIES, words};
 use super::{assert_same, by_the_book, normal, pairlut, round_trip, shape};
 
 #[test]
@@ -64,6 +65,14 @@ fn every_rule_is_checked_by_name() {
             Box::new(|records, _| {
                 records[3] |= 0x80;
                 records[8] = 0x80;
+            }),
+        ),
+        // A third tile with a patch, where there are two.
+        (
+            "tile 2 has patches",
+            Box::new(|records, _| {
+                records[4] += 1;
+                records[6] += 1;
             }),
         ),
         (
@@ -136,6 +145,26 @@ fn raw_and_4_bit_headers_are_checked() {
     }
 }
 
+/// A wide patch has fourteen bits that mean nothing.
+#[test]
+fn spare_bits_of_wide_patches_are_checked() {
+    let shape = shape(16, 256);
+    let name = "sixteen exponents and a large weight";
+    let adversary = ADVERSARIES.iter().find(|a| a.1 == name).expect(name);
+    let encoded = round_trip(shape, &words(shape, adversary), name).expect(name);
+    assert_eq!(encoded[0][1] & 0xe0, 0x80, "{name}: wide patches, 3-bit mode");
+    let count = usize::from(u16::from_le_bytes([encoded[0][6], encoded[0][7]]));
+    assert!(count > 0, "{name}: patches");
+    for patch in 0..count {
+        for bit in (10..16).chain(24..32) {
+            let mut records = encoded[0].clone();
+            records[16 + 4 * 1408 + 4 * patch + bit / 8] ^= 1 << (bit % 8);
+            let why = pairlut().validate(shape, &Parts(vec![&records, &encoded[1]])).unwrap_err();
+            assert!(why.why.contains("malformed"), "patch {patch}, bit {bit}: {why}");
+        }
+    }
+}
+
 /// Validates; what passes must decode without leaving its bounds, and as the slow reader decodes it. Returns
 /// whether it passed.
 pub fn validate_then_decode(shape: Shape, records: &[u8], index: &[u8]) -> bool {
@@ -151,20 +180,26 @@ pub fn validate_then_decode(shape: Shape, records: &[u8], index: &[u8]) -> bool 
     true
 }
 
+/// Every bit of the header, the patches and the index; of the bytes between, one bit each.
 #[test]
 fn every_flipped_bit_is_refused_or_harmless() {
     let shape = shape(15, 127);
     let encoded = pairlut().encode(shape, &normal(shape, 0.02, 2)).expect("it shrinks");
+    let planes = 16..16 + 2 * 1408;
     let (mut passed, mut refused) = (0, 0);
     for part in 0..2 {
         for bit in 0..8 * encoded[part].len() {
+            let byte = bit / 8;
+            if part == 0 && planes.contains(&byte) && bit % 8 != byte % 8 {
+                continue;
+            }
             let mut damaged = encoded.clone();
-            damaged[part][bit / 8] ^= 1 << (bit % 8);
+            damaged[part][byte] ^= 1 << (bit % 8);
             let accepted = validate_then_decode(shape, &damaged[0], &damaged[1]);
             assert!(!accepted || part == 0, "bit {bit} of the index may be anything");
-            if accepted { passed += 1 } else { refused += 1 }
+            *if accepted { &mut passed } else { &mut refused } += 1;
         }
     }
     // Low bytes, codes and table entries may be anything; the index, counts, flags and padding may not.
-    assert!(passed > 8 * 15 * 127 && refused > 100, "{passed} passed, {refused} refused");
+    assert!(passed > 15 * 127 && refused > 100, "{passed} passed, {refused} refused");
 }
