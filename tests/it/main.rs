@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod codecs;
+mod cpu;
 mod fuzz;
 mod gguf;
 mod kernels;
@@ -11,3 +12,4 @@ mod model;
 mod store;
 mod tidy;
 mod tokens;
+mod util;

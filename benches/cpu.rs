@@ -1,0 +1,143 @@
+//! Speed of the CPU backend on random weights in the shape of a small model, for either format: tokens a second, and
+//! gigabytes of weights and cache a second, which is what limits decoding.
+//!
+//! ```text
+//! cargo bench --bench cpu                          SmolLM2-135M's shape, one thread per core
+//! cargo bench --bench cpu -- 1                     one thread
+//! cargo bench --bench cpu -- 2 avx2                two threads, AVX2
+//! cargo bench --bench cpu -- 2 avx512 900          decoding after 900 tokens
+//! cargo bench --bench cpu -- 2 avx512 0 config.json
+//! ```
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use snug::backend::cpu::{Cpu, Isa};
+use snug::backend::{Backend, Weight, Weights};
+use snug::codec::{Format, Parts};
+use snug::model::op::{Input, Rows, Sampling, Step, WeightId};
+use snug::model::program::{Program, Role};
+use snug::num::f32_to_bf16;
+use snug::num::rng::Stream;
+
+const SHAPE: &str = r#"{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
+    "vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+    "rope_theta": 100000, "tie_word_embeddings": true}"#;
+
+/// A model in memory.
+struct Model {
+    program: Arc<Program>,
+    weights: Vec<(Format, Vec<Vec<u8>>)>,
+}
+
+impl Model {
+    fn new(config: &str, format: Format) -> Model {
+        let program = Arc::new(Program::read(config).expect("a good config"));
+        let mut stream = Stream::new(1);
+        let weights = program.weights.iter().map(|spec| {
+            let mut value = || match spec.role {
+                Role::Vector => 1.0,
+                _ => stream.normal() * 0.02,
+            };
+            let words: Vec<u16> = (0..spec.shape.len()).map(|_| f32_to_bf16(value())).collect();
+            let packed = format.codec().encode(spec.shape, &words);
+            match packed {
+                Some(parts) => (format, parts),
+                None => {
+                    (Format::Bf16, Format::Bf16.codec().encode(spec.shape, &words).expect("bf16"))
+                }
+            }
+        });
+        Model { weights: weights.collect(), program }
+    }
+}
+
+impl Weights for Model {
+    fn weight(&self, id: WeightId) -> Weight<'_> {
+        let (format, parts) = &self.weights[id.0 as usize];
+        let parts = Parts(parts.iter().map(Vec::as_slice).collect());
+        Weight { format: *format, shape: self.program.weight(id).shape, parts }
+    }
+}
+
+fn prefill(cpu: &mut Cpu, program: &Program, tokens: u32, chunk: u32) {
+    let mut pos = 0;
+    while pos < tokens {
+        let n = chunk.min(tokens - pos);
+        let ids: Vec<u32> = (pos..pos + n).map(|p| p * 7 % program.config.vocab).collect();
+        let last = pos + n == tokens;
+        let rows = if last { Rows::Last } else { Rows::None };
+        let step = Step { input: Input::Tokens(&ids), pos, rows, sample: last };
+        cpu.run(program, &step).expect("a step");
+        pos += n;
+    }
+    cpu.token().expect("a token");
+}
+
+/// Seconds a token over `count` tokens.
+fn decode(cpu: &mut Cpu, program: &Program, from: u32, count: u32) -> f64 {
+    let begin = Instant::now();
+    for pos in from..from + count {
+        let step = Step { input: Input::Last, pos, rows: Rows::Last, sample: true };
+        cpu.run(program, &step).expect("a step");
+        cpu.token().expect("a token");
+    }
+    begin.elapsed().as_secs_f64() / f64::from(count)
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let threads = args.first().and_then(|a| a.parse().ok());
+    let named = |name: &String| Isa::available().into_iter().find(|isa| isa.name() == name);
+    let isa = args.get(1).and_then(named).unwrap_or_else(Isa::best);
+    let context: u32 = args.get(2).and_then(|a| a.parse().ok()).unwrap_or(0);
+    let config = match args.get(3) {
+        Some(path) => std::fs::read_to_string(path).expect("the config"),
+        None => SHAPE.into(),
+    };
+    let mut models = Vec::new();
+    for format in [Format::Bf16, Format::Pairlut] {
+        let model = Arc::new(Model::new(&config, format));
+        let program = model.program.clone();
+        let cpu = Cpu::on(isa, program.clone(), model, 4096, threads).expect("a backend");
+        models.push((format, program, cpu));
+    }
+    let (_, program, cpu) = &models[0];
+    println!("{}, {}", cpu.card().name, cpu.card().path);
+    println!(
+        "{:.1} M weights; times are the best of five rounds\n",
+        program.parameters() as f64 / 1e6
+    );
+    println!(
+        "{:<10} {:>14} {:>14} {:>14} {:>10}",
+        "", "decode tok/s", "GB/s", "prefill tok/s", "ratio"
+    );
+    let from = context.max(8);
+    let mut best = [(f64::INFINITY, f64::INFINITY); 2];
+    // Rounds alternate between the formats, so that both meet the same noise.
+    for _ in 0..5 {
+        for ((_, program, cpu), best) in models.iter_mut().zip(&mut best) {
+            cpu.set_sampling(&Sampling::default(), &[]).expect("greedy");
+            let chunk = cpu.max_step();
+            prefill(cpu, program, from, chunk);
+            best.0 = best.0.min(decode(cpu, program, from, 32));
+            let tokens = 4 * chunk;
+            let begin = Instant::now();
+            prefill(cpu, program, tokens, chunk);
+            best.1 = best.1.min(begin.elapsed().as_secs_f64() / f64::from(tokens));
+        }
+    }
+    for ((format, _, cpu), (decode, prefill)) in models.iter().zip(best) {
+        let rate = cpu.bytes_per_token(from + 16) as f64 / decode / 1e9;
+        println!(
+            "{:<10} {:>14.1} {:>14.2} {:>14.1} {:>10.1}",
+            format.codec().id(),
+            1.0 / decode,
+            rate,
+            1.0 / prefill,
+            decode / prefill
+        );
+    }
+    println!("\nlossless decode is {:.2} of bf16 decode", best[0].0 / best[1].0);
+}
