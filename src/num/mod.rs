@@ -23,18 +23,16 @@ pub fn f32_to_bf16(x: f32) -> u16 {
     ((b + 0x7fff + ((b >> 16) & 1)) >> 16) as u16
 }
 
-/// The value of an IEEE half-precision bit pattern. Exact, subnormals included.
-#[inline]
+/// The value of an IEEE half-precision bit pattern. Exact, subnormals included; NaN keeps its payload. Without branches,
+/// so that loops over it become vector code.
+#[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
-    let exp = u32::from(bits >> 10) & 0x1f;
-    let man = u32::from(bits) & 0x3ff;
-    let magnitude = match exp {
-        0 => return f32::from_bits(sign | (man as f32 * 2f32.powi(-24)).to_bits()),
-        31 => 0x7f80_0000 | (man << 13),
-        _ => ((exp + 112) << 23) | (man << 13),
-    };
-    f32::from_bits(sign | magnitude)
+    let magnitude = u32::from(bits & 0x7fff) << 13;
+    // Exponents count from −15 in one and from −127 in the other: the difference is a factor of 2¹¹².
+    let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
+    let not_finite = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(sign | scaled | not_finite)
 }
 
 /// The error factor γ_n = n·u / (1 − n·u) of n dependent float32 roundings (Higham, section 3.1).
@@ -85,6 +83,22 @@ mod tests {
             (0x7c00, f32::INFINITY),
         ] {
             assert_eq!(f16_to_f32(h).to_bits(), want.to_bits(), "{h:#06x}");
+        }
+        // Every pattern against the definition: (−1)^s · 2^(e − 25) · (1024 + m), and 2^−24 · m below that.
+        for bits in 0..=u16::MAX {
+            let (exp, man) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+            let got = f16_to_f32(bits);
+            assert_eq!(got.is_sign_negative(), bits >= 0x8000, "{bits:#06x}");
+            let want = match exp {
+                31 if man > 0.0 => {
+                    assert_eq!(got.to_bits() & 0x7fff_ffff, 0x7f80_0000 | (man as u32) << 13);
+                    continue;
+                }
+                31 => f64::INFINITY,
+                0 => man * 2f64.powi(-24),
+                _ => (1024.0 + man) * 2f64.powi(exp - 25),
+            };
+            assert_eq!(f64::from(got.abs()), want, "{bits:#06x}");
         }
         assert!(f16_to_f32(0x7e01).is_nan());
         assert_eq!(f16_to_f32(0x8000).to_bits(), (-0.0f32).to_bits());

@@ -7,29 +7,21 @@
 use super::types::GgmlType;
 use crate::num::{bf16_to_f32, f16_to_f32, f32_to_bf16};
 
-/// Elements of the largest block.
-const MAX_BLOCK: usize = 256;
-
 /// Dequantises whole blocks: `out` has `bytes.len() / block_bytes · block_len` elements.
 pub fn to_f32(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
-    check(ty, bytes, out.len());
-    blocks(ty, bytes, |at, values| out[at..at + values.len()].copy_from_slice(values));
+    convert(ty, bytes, out, |x| x);
 }
 
 /// Dequantises whole blocks and rounds to the nearest bf16, ties to even. BF16 is copied bit for bit.
 pub fn to_bf16(ty: GgmlType, bytes: &[u8], out: &mut [u16]) {
-    check(ty, bytes, out.len());
     if ty == GgmlType::BF16 {
+        check(ty, bytes, out.len());
         for (o, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
             *o = u16::from_le_bytes(*b);
         }
         return;
     }
-    blocks(ty, bytes, |at, values| {
-        for (o, v) in out[at..].iter_mut().zip(values) {
-            *o = f32_to_bf16(*v);
-        }
-    });
+    convert(ty, bytes, out, f32_to_bf16);
 }
 
 fn check(ty: GgmlType, bytes: &[u8], elements: usize) {
@@ -42,84 +34,102 @@ fn check(ty: GgmlType, bytes: &[u8], elements: usize) {
     );
 }
 
-/// Calls `sink` with the position and values of each block in turn.
-fn blocks(ty: GgmlType, bytes: &[u8], mut sink: impl FnMut(usize, &[f32])) {
-    let mut values = [0f32; MAX_BLOCK];
-    let len = ty.block_len();
-    for (i, block) in bytes.chunks_exact(ty.block_bytes()).enumerate() {
-        let out = &mut values[..len];
-        match ty {
-            GgmlType::F32 => out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
-            GgmlType::F16 => out[0] = f16(block, 0),
-            GgmlType::BF16 => out[0] = bf16_to_f32(u16::from_le_bytes([block[0], block[1]])),
-            GgmlType::Q4_0 => q4_0(block, out),
-            GgmlType::Q4_1 => q4_1(block, out),
-            GgmlType::Q5_0 => q5_0(block, out),
-            GgmlType::Q5_1 => q5_1(block, out),
-            GgmlType::Q8_0 => q8_0(block, out),
-            GgmlType::Q2_K => q2_k(block, out),
-            GgmlType::Q3_K => q3_k(block, out),
-            GgmlType::Q4_K => q4_k(block, out),
-            GgmlType::Q5_K => q5_k(block, out),
-            GgmlType::Q6_K => q6_k(block, out),
+fn convert<T>(ty: GgmlType, bytes: &[u8], out: &mut [T], finish: impl Fn(f32) -> T + Copy) {
+    check(ty, bytes, out.len());
+    match ty {
+        GgmlType::F32 => {
+            each(bytes, out, finish, |b, v: &mut [f32; 1]| v[0] = f32::from_le_bytes(*b))
         }
-        sink(i * len, out);
+        GgmlType::F16 => each(bytes, out, finish, |b: &[u8; 2], v: &mut [f32; 1]| v[0] = f16(b, 0)),
+        GgmlType::BF16 => each(bytes, out, finish, |b, v: &mut [f32; 1]| {
+            v[0] = bf16_to_f32(u16::from_le_bytes(*b));
+        }),
+        GgmlType::Q4_0 => each(bytes, out, finish, q4_0),
+        GgmlType::Q4_1 => each(bytes, out, finish, q4_1),
+        GgmlType::Q5_0 => each(bytes, out, finish, q5_0),
+        GgmlType::Q5_1 => each(bytes, out, finish, q5_1),
+        GgmlType::Q8_0 => each(bytes, out, finish, q8_0),
+        GgmlType::Q2_K => each(bytes, out, finish, q2_k),
+        GgmlType::Q3_K => each(bytes, out, finish, q3_k),
+        GgmlType::Q4_K => each(bytes, out, finish, q4_k),
+        GgmlType::Q5_K => each(bytes, out, finish, q5_k),
+        GgmlType::Q6_K => each(bytes, out, finish, q6_k),
+    }
+}
+
+/// Decodes blocks of `SIZE` bytes into `LEN` values each. Lengths are constants so that loops over them unroll.
+#[inline(always)]
+fn each<T, const SIZE: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [T],
+    finish: impl Fn(f32) -> T,
+    decode: impl Fn(&[u8; SIZE], &mut [f32; LEN]),
+) {
+    for (block, out) in bytes.as_chunks::<SIZE>().0.iter().zip(out.as_chunks_mut::<LEN>().0) {
+        let mut values = [0f32; LEN];
+        decode(block, &mut values);
+        for (o, v) in out.iter_mut().zip(values) {
+            *o = finish(v);
+        }
     }
 }
 
 /// The half-precision number at byte `at`.
+#[inline(always)]
 fn f16(block: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
-/// Element i of 32 from 16 bytes: the low nibbles come first, then the high ones.
+/// 32 elements from 16 bytes, the low nibbles first, then the high ones.
 #[inline(always)]
-fn nibble(qs: &[u8], i: usize) -> u8 {
-    if i < 16 { qs[i] & 15 } else { qs[i - 16] >> 4 }
+fn nibbles(qs: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|i| if i < 16 { qs[i] & 15 } else { qs[i - 16] >> 4 })
+}
+
+/// The same with a fifth bit of each from four bytes, element 0 lowest.
+#[inline(always)]
+fn five_bits(high: &[u8], qs: &[u8]) -> [u8; 32] {
+    let mut q = nibbles(qs);
+    for (i, q) in q.iter_mut().enumerate() {
+        *q |= (high[i / 8] >> (i % 8) & 1) << 4;
+    }
+    q
 }
 
 /// `d | 16 nibble pairs`: d·(q − 8)
-fn q4_0(block: &[u8], out: &mut [f32]) {
+fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = f16(block, 0);
-    for (i, o) in out.iter_mut().enumerate() {
-        *o = d * (i32::from(nibble(&block[2..], i)) - 8) as f32;
+    for (o, q) in out.iter_mut().zip(nibbles(&block[2..])) {
+        *o = d * (i32::from(q) - 8) as f32;
     }
 }
 
 /// `d | m | 16 nibble pairs`: d·q + m
-fn q4_1(block: &[u8], out: &mut [f32]) {
+fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     let (d, m) = (f16(block, 0), f16(block, 2));
-    for (i, o) in out.iter_mut().enumerate() {
-        *o = d * f32::from(nibble(&block[4..], i)) + m;
+    for (o, q) in out.iter_mut().zip(nibbles(&block[4..])) {
+        *o = d * f32::from(q) + m;
     }
 }
 
-/// Fifth bit i of `qh`, in place.
-#[inline(always)]
-fn fifth(qh: &[u8], i: usize) -> u8 {
-    (qh[i / 8] >> (i % 8) & 1) << 4
-}
-
 /// `d | 32 fifth bits | 16 nibble pairs`: d·(q − 16)
-fn q5_0(block: &[u8], out: &mut [f32]) {
+fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     let d = f16(block, 0);
-    for (i, o) in out.iter_mut().enumerate() {
-        let q = nibble(&block[6..], i) | fifth(&block[2..6], i);
+    for (o, q) in out.iter_mut().zip(five_bits(&block[2..6], &block[6..])) {
         *o = d * (i32::from(q) - 16) as f32;
     }
 }
 
 /// `d | m | 32 fifth bits | 16 nibble pairs`: d·q + m
-fn q5_1(block: &[u8], out: &mut [f32]) {
+fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m) = (f16(block, 0), f16(block, 2));
-    for (i, o) in out.iter_mut().enumerate() {
-        let q = nibble(&block[8..], i) | fifth(&block[4..8], i);
+    for (o, q) in out.iter_mut().zip(five_bits(&block[4..8], &block[8..])) {
         *o = d * f32::from(q) + m;
     }
 }
 
 /// `d | 32 × i8`: d·q
-fn q8_0(block: &[u8], out: &mut [f32]) {
+fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     let d = f16(block, 0);
     for (o, q) in out.iter_mut().zip(&block[2..]) {
         *o = d * f32::from(*q as i8);
@@ -127,7 +137,7 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
 }
 
 /// `16 × (scale, min) nibbles | 64 bytes of four 2-bit groups | d | dmin`: (d·scale)·q − (dmin·min), 16 elements a scale
-fn q2_k(block: &[u8], out: &mut [f32]) {
+fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, qs) = (&block[..16], &block[16..80]);
     let (d, dmin) = (f16(block, 80), f16(block, 82));
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {
@@ -148,7 +158,7 @@ fn split(sub: usize) -> (usize, usize, usize) {
 
 /// `32 bytes of high bits | 64 bytes of four 2-bit groups | 12 bytes of 6-bit scales | d`: d·(scale − 32)·q, where a
 /// high bit that is *clear* subtracts 4
-fn q3_k(block: &[u8], out: &mut [f32]) {
+fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, qs, packed) = (&block[..32], &block[32..96], &block[96..108]);
     let d = f16(block, 108);
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {
@@ -177,7 +187,7 @@ fn scale_min(packed: &[u8], j: usize) -> (f32, f32) {
 }
 
 /// `d | dmin | 12 bytes of scales and mins | 128 nibble pairs`: (d·scale)·q − (dmin·min), 32 elements a scale
-fn q4_k(block: &[u8], out: &mut [f32]) {
+fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, dmin) = (f16(block, 0), f16(block, 2));
     let (packed, qs) = (&block[4..16], &block[16..144]);
     for (sub, out) in out.chunks_exact_mut(32).enumerate() {
@@ -191,7 +201,7 @@ fn q4_k(block: &[u8], out: &mut [f32]) {
 
 /// `d | dmin | 12 bytes of scales and mins | 32 bytes of fifth bits | 128 nibble pairs`: as Q4_K; bit `sub` of byte l
 /// is the fifth bit
-fn q5_k(block: &[u8], out: &mut [f32]) {
+fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     let (d, dmin) = (f16(block, 0), f16(block, 2));
     let (packed, high, qs) = (&block[4..16], &block[16..48], &block[48..176]);
     for (sub, out) in out.chunks_exact_mut(32).enumerate() {
@@ -205,7 +215,7 @@ fn q5_k(block: &[u8], out: &mut [f32]) {
 }
 
 /// `128 nibble pairs | 64 bytes of four 2-bit groups | 16 × i8 scale | d`: (d·scale)·(q − 32), 16 elements a scale
-fn q6_k(block: &[u8], out: &mut [f32]) {
+fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = f16(block, 208);
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {

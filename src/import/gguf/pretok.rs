@@ -42,21 +42,17 @@ const PRES: &[Pre] = &[
         ],
         ..PLAIN
     },
+    Pre { names: &["smollm", "starcoder", "refact"], steps: &[Digits, Gpt2], ..PLAIN },
     Pre {
-        names: &["smollm", "starcoder", "refact", "codeshell", "minerva-7b"],
-        steps: &[Digits, Gpt2],
-        ..PLAIN
-    },
-    Pre {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"],
+        names: &["llama-bpe", "llama3", "llama-v3"],
         steps: &[Regex(LLAMA3)],
         ignore_merges: true,
         add_bos: true,
         nfc: false,
     },
-    Pre { names: &["smaug-bpe", "dbrx"], steps: &[Regex(LLAMA3)], ..PLAIN },
+    Pre { names: &["smaug-bpe"], steps: &[Regex(LLAMA3)], ..PLAIN },
     Pre { names: &["qwen2"], steps: &[Regex(QWEN2)], nfc: true, ..PLAIN },
-    Pre { names: &["deepseek-r1-qwen", "megrez"], steps: &[Regex(QWEN2)], ..PLAIN },
+    Pre { names: &["deepseek-r1-qwen"], steps: &[Regex(QWEN2)], ..PLAIN },
     Pre {
         names: &["tekken"],
         steps: &[Regex(TEKKEN)],
@@ -64,7 +60,7 @@ const PRES: &[Pre] = &[
         add_bos: true,
         nfc: false,
     },
-    Pre { names: &["gpt-4o", "llama4"], steps: &[Regex(GPT4O)], ..PLAIN },
+    Pre { names: &["gpt-4o"], steps: &[Regex(GPT4O)], ..PLAIN },
     Pre {
         names: &["deepseek-v3"],
         steps: &[Regex(r"\p{N}{1,3}"), Regex("[一-龥぀-ゟ゠-ヿ]+"), Regex(DEEPSEEK3)],
@@ -81,7 +77,6 @@ const PRES: &[Pre] = &[
         ],
         ..PLAIN
     },
-    Pre { names: &["seed-coder"], steps: &[Regex(SEED)], ..PLAIN },
 ];
 
 const PLAIN: Pre = Pre { names: &[], steps: &[], ignore_merges: false, add_bos: false, nfc: false };
@@ -89,7 +84,6 @@ const PLAIN: Pre = Pre { names: &[], steps: &[], ignore_merges: false, add_bos: 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;

@@ -1,5 +1,6 @@
 //! The tokenizer of a GGUF as Hugging Face files: tokenizer.json and tokenizer_config.json.
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::config::pretty;
@@ -30,6 +31,55 @@ struct Scheme {
     byte_fallback: bool,
     ignore_merges: bool,
     add_bos: bool,
+}
+
+/// tokenizer.json, written without a copy of the vocabulary.
+#[derive(Serialize)]
+struct File<'a> {
+    version: &'static str,
+    truncation: (),
+    padding: (),
+    added_tokens: Vec<Added<'a>>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    post_processor: Value,
+    decoder: Value,
+    model: Bpe<'a>,
+}
+
+#[derive(Serialize)]
+struct Added<'a> {
+    id: u32,
+    content: &'a str,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    normalized: bool,
+    special: bool,
+}
+
+#[derive(Serialize)]
+struct Bpe<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    dropout: (),
+    unk_token: Option<&'a str>,
+    continuing_subword_prefix: (),
+    end_of_word_suffix: (),
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    vocab: Words<'a>,
+    merges: &'a [Merge<'a>],
+}
+
+/// Token → position.
+struct Words<'a>(&'a [String]);
+
+impl Serialize for Words<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().zip(0u32..))
+    }
 }
 
 /// Rebuilds the tokenizer of a model with `rows` embeddings.
@@ -143,46 +193,44 @@ fn finish(
             || ends.contains(&id)
             || bos == Some(id)
     };
-    let added: Vec<Value> = (0..listed as u32)
+    let added_tokens = (0..listed as u32)
         .filter(|id| special(*id) || vocab.kinds[*id as usize] == TokenKind::UserDefined)
-        .map(|id| {
-            json!({
-                "id": id,
-                "content": vocab.text(id),
-                "single_word": false,
-                "lstrip": false,
-                "rstrip": false,
-                "normalized": false,
-                "special": special(id),
-            })
+        .map(|id| Added {
+            id,
+            content: vocab.text(id),
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+            special: special(id),
         })
         .collect();
-    let words: Map<String, Value> =
-        (0..modelled as u32).map(|id| (vocab.text(id).to_owned(), json!(id))).collect();
-    let tokenizer = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": scheme.normalizer,
-        "pre_tokenizer": scheme.pre_tokenizer,
-        "post_processor": post_processor(vocab, bos.filter(|_| add_bos), eos.filter(|_| add_eos)),
-        "decoder": scheme.decoder,
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": scheme.unk.map(|id| vocab.text(id)),
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": scheme.fuse_unk,
-            "byte_fallback": scheme.byte_fallback,
-            "ignore_merges": scheme.ignore_merges,
-            "vocab": words,
-            "merges": merges,
+    let file = File {
+        version: "1.0",
+        truncation: (),
+        padding: (),
+        added_tokens,
+        normalizer: scheme.normalizer,
+        pre_tokenizer: scheme.pre_tokenizer,
+        post_processor: post_processor(vocab, bos.filter(|_| add_bos), eos.filter(|_| add_eos)),
+        decoder: scheme.decoder,
+        model: Bpe {
+            kind: "BPE",
+            dropout: (),
+            unk_token: scheme.unk.map(|id| vocab.text(id)),
+            continuing_subword_prefix: (),
+            end_of_word_suffix: (),
+            fuse_unk: scheme.fuse_unk,
+            byte_fallback: scheme.byte_fallback,
+            ignore_merges: scheme.ignore_merges,
+            vocab: Words(&vocab.tokens[..modelled]),
+            merges,
         },
-    });
+    };
+    let tokenizer = serde_json::to_string(&file)
+        .map_err(|e| bad(format!("the rebuilt tokenizer is not JSON: {e}")))?;
     let config = tokenizer_config(m, vocab, add_bos, add_eos)?;
-    Ok(Rebuilt { tokenizer: tokenizer.to_string(), config, ends })
+    Ok(Rebuilt { tokenizer, config, ends })
 }
 
 /// Puts BOS before and EOS after a text that is encoded as a whole.
