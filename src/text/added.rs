@@ -159,6 +159,11 @@ impl Matcher {
         })
     }
 
+    /// The length of the longest token at byte `at`.
+    pub fn longest_at(&self, text: &str, at: usize) -> Option<usize> {
+        self.longest(text, at, &|_, _| true).map(|(_, n)| n)
+    }
+
     /// Cuts `text` at the added tokens that `may` stand where they do; the pieces cover it.
     pub fn cut(&self, text: &str, may: impl Fn(&AddedToken, Range<usize>) -> bool) -> Vec<Piece> {
         let mut pieces = Vec::new();

@@ -12,8 +12,10 @@ mod added_table;
 pub mod detok;
 mod pieces;
 pub mod sanitize;
+pub mod template;
 pub mod tokens;
 
 pub use added::{Author, Authors};
 pub use detok::Detokenizer;
+pub use template::{ChatTemplate, Rendered};
 pub use tokens::Tokenizer;

@@ -10,6 +10,7 @@ mod gguf;
 mod kernels;
 mod model;
 mod store;
+mod template;
 mod tidy;
 mod tokens;
 mod util;

@@ -267,7 +267,7 @@ proptest! {
     }
 }
 
-fn load_cached(name: &str) -> &'static Tokenizer {
+pub fn load_cached(name: &str) -> &'static Tokenizer {
     use std::sync::OnceLock;
     static ALL: OnceLock<Vec<Tokenizer>> = OnceLock::new();
     let at = FAMILIES.iter().position(|(n, ..)| *n == name).unwrap();

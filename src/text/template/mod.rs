@@ -1,0 +1,330 @@
+//! Chat templates: messages to a prompt, exactly as Hugging Face's Jinja environment renders them.
+//!
+//! The engine is minijinja with the settings of that environment (`trim_blocks`, `lstrip_blocks`, no escaping, the
+//! default `Undefined`) and what it adds or does otherwise: `tojson` ([`json`]), `strftime_now` ([`clock`]),
+//! `raise_exception`, filters and tests ([`builtins`]), methods of `str` ([`methods`]), `{% generation %}` and
+//! `'…' % x` ([`source`]). A template is
+//! someone else's program, so it runs on a budget. When it fails there is no other prompt: the error says where.
+
+mod builtins;
+mod clock;
+mod json;
+mod methods;
+mod paint;
+mod source;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::civil::DateTime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+use self::paint::{Extent, Guard, Paint};
+use super::added::Authors;
+use super::tokens::Tokenizer;
+use crate::error::{Error, Kind, Result, visible};
+
+/// Units of work for a template, before what its input adds (one is about an instruction or 64 bytes).
+const FUEL: u64 = 2_000_000;
+
+/// Further units for each byte of input.
+const FUEL_PER_BYTE: u64 = 2;
+
+/// How deep macros and loops may recurse.
+const MAX_RECURSION: usize = 120;
+
+/// The template's name inside the engine.
+const NAME: &str = "chat template";
+
+/// Finds the template of a model: the file chat_template.jinja if there is one, else what tokenizer_config.json has
+/// (a text, or a list of `{name, template}` of which `default` is taken).
+///
+/// # Errors
+/// [`Kind::BadFile`] if there is none.
+pub fn find(jinja_file: Option<&str>, tokenizer_config: Option<&str>) -> Result<String> {
+    let none = |why: &str| {
+        Error::bad_file(
+            "cannot chat with this model",
+            why,
+            "continue a text with --raw, or give a template with --chat-template FILE",
+        )
+    };
+    if let Some(text) = jinja_file {
+        return Ok(text.to_owned());
+    }
+    let config: Value = match tokenizer_config {
+        None => Value::Null,
+        Some(text) => serde_json::from_str(text).map_err(|e| {
+            Error::bad_file(
+                "cannot use the tokenizer",
+                format!("tokenizer_config.json: {}", visible(&e.to_string())),
+                "get the model again",
+            )
+        })?,
+    };
+    match &config["chat_template"] {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(list) => list
+            .iter()
+            .find(|entry| entry["name"] == "default")
+            .and_then(|entry| entry["template"].as_str())
+            .map(str::to_owned)
+            .ok_or_else(|| none("it has several chat templates, and none is called default")),
+        Value::Null => Err(none("it has no chat template")),
+        _ => Err(none("its chat template is not a text")),
+    }
+}
+
+/// A prompt: its text, and who wrote which byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The prompt, character for character what Python's Jinja gives.
+    pub text: String,
+    /// Who wrote it.
+    pub authors: Authors,
+    markers: Arc<[u32]>,
+}
+
+impl Rendered {
+    /// The prompt's ids. Special tokens are recognised where the template wrote them, nowhere else.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        tokenizer.encode(&self.text, &self.authors, &self.markers)
+    }
+}
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    guard: Guard,
+    /// `bos_token` and the like, as the tokenizer names them.
+    named: Map<String, Value>,
+    markers: Arc<[u32]>,
+    /// What `strftime_now` formats during a rendering.
+    now: Arc<Mutex<DateTime>>,
+    /// Instead of the time of day, for tests.
+    fixed: Option<DateTime>,
+    source_len: usize,
+}
+
+/// Marks an error that the template raised on purpose.
+#[derive(Debug)]
+struct Raised;
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("raised by the template")
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: minijinja::Value) -> Result<minijinja::Value, minijinja::Error> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.to_string()).with_source(Raised))
+}
+
+fn environment(now: &Arc<Mutex<DateTime>>) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_recursion_limit(MAX_RECURSION);
+    builtins::register(&mut environment);
+    environment.add_function("raise_exception", raise_exception);
+    let now = now.clone();
+    environment.add_function("strftime_now", move |pattern: &str| {
+        let now = *now.lock().unwrap_or_else(PoisonError::into_inner);
+        clock::strftime(now, pattern)
+    });
+    environment
+}
+
+impl ChatTemplate {
+    /// Compiles a template for a tokenizer, whose special tokens it may use.
+    ///
+    /// # Errors
+    /// [`Kind::BadFile`] with line and column if the template is malformed.
+    pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        let now = Arc::new(Mutex::new(DateTime::default()));
+        let mut environment = environment(&now);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|e| failure(&e, source))?);
+        let rewritten = source::rewrite(source);
+        environment
+            .add_template_owned(NAME, rewritten.clone())
+            .map_err(|e| failure(&e, &rewritten))?;
+        let guard = Guard::new(tokenizer, source);
+        let named = tokenizer.named_tokens();
+        Ok(ChatTemplate {
+            environment,
+            named: named.map(|(name, token)| (name.to_owned(), token.into())).collect(),
+            markers: guard.markers.as_slice().into(),
+            guard,
+            now,
+            fixed: None,
+            source_len: source.len(),
+        })
+    }
+
+    /// Gives `strftime_now` a fixed time instead of the present.
+    #[must_use]
+    pub fn with_clock(mut self, now: DateTime) -> ChatTemplate {
+        self.fixed = Some(now);
+        self
+    }
+
+    /// Renders messages, each an object with `role`, `content` and whatever else the template reads. `variables`
+    /// are passed on and win over the tokenizer's (`bos_token` …); `tools` and `documents` are `None` unless among
+    /// them.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if the template refuses the messages with `raise_exception`, [`Kind::BadFile`] for every
+    /// other failure; both with the line.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Result<Rendered> {
+        let present = self.fixed.unwrap_or_else(|| jiff::Zoned::now().datetime());
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = present;
+        let messages: Vec<Value> = messages.iter().map(as_templates_expect).collect();
+        let text = self.run(&messages, add_generation_prompt, variables, None)?;
+        let authors = self.authors(&text, &messages, add_generation_prompt, variables)?;
+        Ok(Rendered { text, authors, markers: self.markers.clone() })
+    }
+
+    /// Finds out who wrote which byte of `text`, the result of rendering these messages.
+    fn authors(
+        &self,
+        text: &str,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Result<Authors> {
+        let mut texts = vec![text];
+        messages.iter().for_each(|message| strings(message, &mut texts));
+        variables.values().for_each(|value| strings(value, &mut texts));
+        let paint = Paint::new(&self.guard, &texts);
+        for extent in Extent::ALL {
+            let Some(paint) = paint.as_ref().map(|paint| paint.with(extent)) else { break };
+            let painted: Vec<Value> = messages.iter().map(|m| paint.message(m)).collect();
+            // A template may fail on painted text (a check of its own); then less is painted.
+            let painted_variables = paint.variables(variables);
+            let result =
+                self.run(&painted, add_generation_prompt, &painted_variables, Some(paint.codes()));
+            if let Some(authors) = result.ok().and_then(|result| paint.authors(text, &result)) {
+                return Ok(authors);
+            }
+        }
+        Err(Error::new(
+            Kind::Usage,
+            "cannot tell message and template apart",
+            "a message contains special tokens of the model, and the chat template depends on them",
+            "take the special tokens out of the message",
+        ))
+    }
+
+    fn run(
+        &self,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+        paint: Option<Range<u32>>,
+    ) -> Result<String> {
+        let mut context = self.named.clone();
+        for name in ["tools", "documents"] {
+            context.insert(name.to_owned(), Value::Null);
+        }
+        context.extend(variables.iter().map(|(key, value)| (key.clone(), value.clone())));
+        let mut texts = Vec::new();
+        messages.iter().chain(context.values()).for_each(|value| strings(value, &mut texts));
+        let input: usize = texts.iter().map(|text| text.len()).sum::<usize>() + self.source_len;
+        context.insert("messages".to_owned(), messages.to_vec().into());
+        context.insert("add_generation_prompt".to_owned(), add_generation_prompt.into());
+        if let Some(codes) = paint {
+            context.insert(json::PAINT.to_owned(), vec![codes.start, codes.end].into());
+        }
+
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * input as u64));
+        let template = environment.get_template(NAME).map_err(|e| failure(&e, ""))?;
+        template.render(Serde(&context)).map_err(|e| failure(&e, template.source()))
+    }
+}
+
+/// What Hugging Face does to messages before a template sees them: fields without value are dropped, and reasoning
+/// is found under each of its names.
+fn as_templates_expect(message: &Value) -> Value {
+    let Value::Object(fields) = message else { return message.clone() };
+    let mut fields = fields.clone();
+    fields.retain(|_, value| !value.is_null());
+    let names = ["reasoning_content", "thinking", "reasoning"];
+    if let Some(reasoning) = names.iter().find_map(|name| fields.get(*name)).cloned() {
+        // The order counts: templates print whole messages as JSON.
+        let mut ordered = Map::new();
+        ordered.insert("thinking".to_owned(), reasoning.clone());
+        ordered.extend(fields);
+        ordered.insert("reasoning_content".to_owned(), reasoning);
+        fields = ordered;
+    }
+    Value::Object(fields)
+}
+
+/// Collects every text inside a value.
+fn strings<'a>(value: &'a Value, into: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => into.push(text),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, into)),
+        Value::Object(fields) => fields.values().for_each(|field| strings(field, into)),
+        _ => {}
+    }
+}
+
+/// Line and column (from 1) of a byte of a text.
+fn place(source: &str, at: usize) -> Option<(usize, usize)> {
+    let before = source.get(..at)?;
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    Some((line, column))
+}
+
+/// An error of the engine in our words: what, and where in the template.
+fn failure(e: &minijinja::Error, source: &str) -> Error {
+    // The innermost error knows the place, the outermost often only repeats it.
+    let at = e.range().and_then(|range| place(source, range.start));
+    let at = match (at, e.line()) {
+        (Some((line, column)), Some(known)) if line == known => {
+            format!("line {line}, column {column}: ")
+        }
+        (_, Some(line)) => format!("line {line}: "),
+        _ => String::new(),
+    };
+    let raised = std::error::Error::source(e).is_some_and(|source| source.is::<Raised>());
+    if raised {
+        return Error::new(
+            Kind::Usage,
+            "the chat template refuses these messages",
+            format!("{at}{}", visible(e.detail().unwrap_or("it gives no reason"))),
+            "change the messages as it says, or give another template with --chat-template FILE",
+        );
+    }
+    let why = match (e.kind(), e.detail()) {
+        (ErrorKind::OutOfFuel, _) => {
+            "it does not come to an end, or makes too much text".to_owned()
+        }
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    };
+    Error::bad_file(
+        "cannot use the chat template",
+        format!("{at}{}", visible(&why)),
+        "give another template with --chat-template FILE, or continue a text with --raw",
+    )
+}
