@@ -12,10 +12,14 @@ mod added_table;
 pub mod detok;
 mod pieces;
 pub mod sanitize;
+pub mod stop;
+pub mod stop_strings;
 pub mod template;
 pub mod tokens;
 
 pub use added::{Author, Authors};
 pub use detok::Detokenizer;
+pub use stop::StopSet;
+pub use stop_strings::StopStrings;
 pub use template::{ChatTemplate, Rendered};
 pub use tokens::Tokenizer;

@@ -200,6 +200,11 @@ impl ChatTemplate {
         Ok(Rendered { text, authors, markers: self.markers.clone() })
     }
 
+    /// The control token that a text begins with: its id and length.
+    pub(super) fn control_token_at(&self, text: &str) -> Option<(u32, usize)> {
+        self.guard.token_at(text)
+    }
+
     /// Finds out who wrote which byte of `text`, the result of rendering these messages.
     fn authors(
         &self,

@@ -92,6 +92,13 @@ impl Guard {
             tokens,
         }
     }
+
+    /// The control token that a text begins with: its id and length.
+    pub fn token_at(&self, text: &str) -> Option<(u32, usize)> {
+        let n = self.all.longest_at(text, 0)?;
+        let token = self.tokens.iter().find(|token| token.content == text[..n])?;
+        Some((token.id, n))
+    }
 }
 
 /// Private-use characters that stand for the guard's alphabet, and occur nowhere else.
