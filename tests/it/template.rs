@@ -1,6 +1,6 @@
 //! Chat templates against Hugging Face's own environment, and against hostile ones.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use snug::error::{Error, Kind};
 use snug::text::{ChatTemplate, Rendered, Tokenizer};
 

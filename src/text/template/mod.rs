@@ -24,6 +24,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use self::paint::{Extent, Guard, Paint};
+use self::source::Rewritten;
 use super::added::Authors;
 use super::tokens::Tokenizer;
 use crate::error::{Error, Kind, Result, visible};
@@ -111,7 +112,8 @@ pub struct ChatTemplate {
     now: Arc<Mutex<DateTime>>,
     /// Instead of the time of day, for tests.
     fixed: Option<DateTime>,
-    source_len: usize,
+    source: String,
+    rewritten: Rewritten,
 }
 
 /// Marks an error that the template raised on purpose.
@@ -154,12 +156,12 @@ impl ChatTemplate {
         let now = Arc::new(Mutex::new(DateTime::default()));
         let mut environment = environment(&now);
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| failure(&e, source))?);
-        let rewritten = source::rewrite(source);
-        environment
-            .add_template_owned(NAME, rewritten.clone())
-            .map_err(|e| failure(&e, &rewritten))?;
-        let guard = Guard::new(tokenizer, source);
+        let source = source::one_line_end(source).into_owned();
+        let rewritten = source::rewrite(&source);
+        let place = |e: &minijinja::Error| failure(e, &source, &rewritten);
+        environment.set_syntax(syntax.map_err(|e| place(&e))?);
+        environment.add_template_owned(NAME, rewritten.text.clone()).map_err(|e| place(&e))?;
+        let guard = Guard::new(tokenizer, &source);
         let named = tokenizer.named_tokens();
         Ok(ChatTemplate {
             environment,
@@ -168,7 +170,8 @@ impl ChatTemplate {
             guard,
             now,
             fixed: None,
-            source_len: source.len(),
+            source,
+            rewritten,
         })
     }
 
@@ -250,7 +253,7 @@ impl ChatTemplate {
         context.extend(variables.iter().map(|(key, value)| (key.clone(), value.clone())));
         let mut texts = Vec::new();
         messages.iter().chain(context.values()).for_each(|value| strings(value, &mut texts));
-        let input: usize = texts.iter().map(|text| text.len()).sum::<usize>() + self.source_len;
+        let input: usize = texts.iter().map(|text| text.len()).sum::<usize>() + self.source.len();
         context.insert("messages".to_owned(), messages.to_vec().into());
         context.insert("add_generation_prompt".to_owned(), add_generation_prompt.into());
         if let Some(codes) = paint {
@@ -259,8 +262,10 @@ impl ChatTemplate {
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * input as u64));
-        let template = environment.get_template(NAME).map_err(|e| failure(&e, ""))?;
-        template.render(Serde(&context)).map_err(|e| failure(&e, template.source()))
+        let template = environment.get_template(NAME);
+        template
+            .and_then(|template| template.render(Serde(&context)))
+            .map_err(|e| failure(&e, &self.source, &self.rewritten))
     }
 }
 
@@ -301,9 +306,8 @@ fn place(source: &str, at: usize) -> Option<(usize, usize)> {
 }
 
 /// An error of the engine in our words: what, and where in the template.
-fn failure(e: &minijinja::Error, source: &str) -> Error {
-    // The innermost error knows the place, the outermost often only repeats it.
-    let at = e.range().and_then(|range| place(source, range.start));
+fn failure(e: &minijinja::Error, source: &str, rewritten: &Rewritten) -> Error {
+    let at = e.range().and_then(|range| place(source, rewritten.origin(range.start)));
     let at = match (at, e.line()) {
         (Some((line, column)), Some(known)) if line == known => {
             format!("line {line}, column {column}: ")

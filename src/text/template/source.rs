@@ -1,23 +1,53 @@
-//! Two things that Hugging Face templates may contain and minijinja does not read, rewritten into what it does.
+//! What Hugging Face templates may contain and minijinja does not read, rewritten into what it does.
 //!
 //! ```text
 //! {% generation %}…{% endgeneration %}     marks what the model said, for training; prints its body
 //!                                          → {% with       %}…{% endwith       %}   same length, same scope
 //! {{ '%s: %d' % (name, n) }}               Python's formatting operator on a literal
 //!                                          → {{ '%s: %d' |format(name, n) }}
+//! {{ +n }}                                 a sign
+//!                                          → {{  n }}
+//! {{ a + b }}                              minijinja puts lists together without counting: forty doublings
+//!                                          → {{ a|sized + b }}   would fill the memory; see `builtins::sized`
 //! ```
 //!
-//! Both keep line numbers as they are, so that errors point into the template people have.
+//! Places in the result map back to places in the template, so that errors point into what people have.
 
 use std::borrow::Cow;
 
-/// Rewrites a template. Text that is not a well-formed template is left for the parser to report.
-pub(super) fn rewrite(source: &str) -> String {
-    rewrite_tags(&one_line_end(source)).into_owned()
+/// The filter that every left side of a `+` passes through.
+pub(super) const SIZED: &str = "sized";
+
+/// A template as the engine gets it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rewritten {
+    pub text: String,
+    /// From byte `.0` of `text` on, bytes come from byte `.1` of the source, up to the next pair.
+    origins: Vec<(usize, usize)>,
+}
+
+impl Rewritten {
+    fn copy(&mut self, source: &str, from: usize, to: usize) {
+        self.origins.push((self.text.len(), from));
+        self.text.push_str(&source[from..to]);
+    }
+
+    fn write(&mut self, text: &str, from: usize) {
+        self.origins.push((self.text.len(), from));
+        self.text.push_str(text);
+    }
+
+    /// The byte of the source that byte `at` of the text comes from.
+    pub fn origin(&self, at: usize) -> usize {
+        let next = self.origins.partition_point(|(out, _)| *out <= at);
+        let Some((out, from)) = next.checked_sub(1).map(|i| self.origins[i]) else { return at };
+        let limit = self.origins.get(next).map_or(usize::MAX, |(_, from)| *from);
+        (from + (at - out)).min(limit)
+    }
 }
 
 /// Jinja reads every kind of line end as `\n`.
-fn one_line_end(source: &str) -> Cow<'_, str> {
+pub(super) fn one_line_end(source: &str) -> Cow<'_, str> {
     if source.contains('\r') {
         Cow::Owned(source.replace("\r\n", "\n").replace('\r', "\n"))
     } else {
@@ -25,8 +55,9 @@ fn one_line_end(source: &str) -> Cow<'_, str> {
     }
 }
 
-fn rewrite_tags(source: &str) -> Cow<'_, str> {
-    let mut out = String::new();
+/// Rewrites a template. Text that is not a well-formed template is left for the parser to report.
+pub(super) fn rewrite(source: &str) -> Rewritten {
+    let mut out = Rewritten { text: String::new(), origins: Vec::new() };
     let mut copied = 0; // source[..copied] is in out
     let mut at = 0;
     while let Some((open, kind)) = next_tag(source, at) {
@@ -38,38 +69,25 @@ fn rewrite_tags(source: &str) -> Cow<'_, str> {
         let close = if kind == b'%' { "%}" } else { "}}" };
         let Some(tokens) = lex(source, body, close) else { break };
         let end = tokens.last().map_or(body, |token| token.end);
-        let name =
-            tokens.iter().find(|t| t.kind == Lexeme::Name).map(|t| (t, &source[t.start..t.end]));
-        if kind == b'%'
-            && let Some((token, name)) = name
-        {
-            let with = match name {
-                "generation" => "with      ",
-                "endgeneration" => "endwith      ",
-                _ => "",
-            };
-            if !with.is_empty() {
-                out.push_str(&source[copied..token.start]);
-                out.push_str(with);
-                copied = token.end;
-            }
-            if name == "raw" {
-                at = end_of_raw(source, end);
-                continue;
-            }
+        let name = tokens.iter().find(|t| t.kind == Lexeme::Name);
+        if kind == b'%' && name.is_some_and(|t| t.text(source) == "raw") {
+            at = end_of_raw(source, end);
+            continue;
         }
-        for edit in formats(source, &tokens) {
-            out.push_str(&source[copied..edit.at]);
-            out.push_str(edit.with);
+        let mut edits: Vec<Edit> =
+            name.into_iter().flat_map(|t| generation(source, *t, kind)).collect();
+        pluses(source, &tokens, &mut edits);
+        formats(source, &tokens, &mut edits);
+        edits.sort_by_key(|edit| edit.at);
+        for edit in edits {
+            out.copy(source, copied, edit.at);
+            out.write(edit.with, edit.at);
             copied = edit.at + edit.replaced;
         }
         at = end;
     }
-    if copied == 0 {
-        return Cow::Borrowed(source);
-    }
-    out.push_str(&source[copied..]);
-    Cow::Owned(out)
+    out.copy(source, copied, source.len());
+    out
 }
 
 fn find(source: &str, from: usize, what: &str) -> Option<usize> {
@@ -117,6 +135,12 @@ struct Token {
     kind: Lexeme,
     start: usize,
     end: usize,
+}
+
+impl Token {
+    fn text(self, source: &str) -> &str {
+        &source[self.start..self.end]
+    }
 }
 
 /// The tokens from `from` to the closing delimiter, which is the last one; `None` if it never comes.
@@ -194,17 +218,54 @@ struct Edit {
     with: &'static str,
 }
 
-/// The edits that turn `'…' % operand` into `'…' |format(operand)`.
-fn formats(source: &str, tokens: &[Token]) -> Vec<Edit> {
-    let mut edits = Vec::new();
+/// The edit that makes a tag for training a plain block.
+fn generation(source: &str, name: Token, kind: u8) -> Option<Edit> {
+    let with = match name.text(source) {
+        "generation" => "with      ",
+        "endgeneration" => "endwith      ",
+        _ => return None,
+    };
+    (kind == b'%').then_some(Edit { at: name.start, replaced: with.len(), with })
+}
+
+/// Names that a value cannot end with.
+const OPERATORS: [&str; 8] = ["and", "else", "if", "in", "is", "not", "or", "set"];
+
+/// Edits that take away signs `+` and guard the operator `+`.
+fn pluses(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
+    // The first token is left alone: `{%+ if … %}` is whitespace control.
+    for i in 1..tokens.len() {
+        if tokens[i].kind != Lexeme::Sign || tokens[i].text(source) != "+" {
+            continue;
+        }
+        let left = tokens[i - 1];
+        match left.kind {
+            Lexeme::Name if OPERATORS.contains(&left.text(source)) => {}
+            Lexeme::Name | Lexeme::Close => {
+                edits.push(Edit { at: left.end, replaced: 0, with: "|sized" });
+                continue;
+            }
+            // `pair.0`
+            Lexeme::Number if i > 1 && tokens[i - 2].kind == Lexeme::Dot => {
+                edits.push(Edit { at: left.end, replaced: 0, with: "|sized" });
+                continue;
+            }
+            Lexeme::Number | Lexeme::Text => continue,
+            _ => {}
+        }
+        edits.push(Edit { at: tokens[i].start, replaced: 1, with: " " });
+    }
+}
+
+/// Edits that turn `'…' % operand` into `'…' |format(operand)`.
+fn formats(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
     for i in 1..tokens.len() {
         if tokens[i].kind != Lexeme::Percent || tokens[i - 1].kind != Lexeme::Text {
             continue;
         }
         let Some(last) = end_of_operand(tokens, i + 1) else { continue };
-        let first = tokens[i + 1];
         // A parenthesised operand already has the parentheses of a call.
-        let tuple = &source[first.start..first.end] == "(" && closing(tokens, i + 1) == Some(last);
+        let tuple = tokens[i + 1].text(source) == "(" && closing(tokens, i + 1) == Some(last);
         edits.push(Edit {
             at: tokens[i].start,
             replaced: 1,
@@ -214,8 +275,6 @@ fn formats(source: &str, tokens: &[Token]) -> Vec<Edit> {
             edits.push(Edit { at: tokens[last].end, replaced: 0, with: ")" });
         }
     }
-    edits.sort_by_key(|edit| edit.at);
-    edits
 }
 
 /// The token that closes the bracket `open`.
@@ -269,7 +328,6 @@ mod tests {
     fn what_is_rewritten_and_what_is_not() {
         for (source, want) in [
             ("plain", "plain"),
-            ("a\r\nb\rc\n", "a\nb\nc\n"),
             ("{% generation %}x{% endgeneration %}", "{% with       %}x{% endwith       %}"),
             (
                 "{%- generation -%}x{%- endgeneration +%}",
@@ -284,7 +342,7 @@ mod tests {
             ),
             ("{{ '%s' % x }}", "{{ '%s' |format( x) }}"),
             ("{{ '%s' % x.y[0](1)|upper ~ z }}", "{{ '%s' |format( x.y[0](1)|upper) ~ z }}"),
-            ("{{ '%s-%s' % (a, b) + c }}", "{{ '%s-%s' |format (a, b) + c }}"),
+            ("{{ '%s-%s' % (a, b) + c }}", "{{ '%s-%s' |format (a, b)|sized + c }}"),
             ("{{ '%s' % (a, b)[0] }}", "{{ '%s' |format( (a, b)[0]) }}"),
             ("{{ '%.1f' % -1.5 }}", "{{ '%.1f' |format( -1.5) }}"),
             ("{{ '%s' % ('%d' % 3) }}", "{{ '%s' |format ('%d' |format( 3)) }}"),
@@ -292,11 +350,28 @@ mod tests {
                 "{% if '%d' % 3 == '3' %}y{% endif %}",
                 "{% if '%d' |format( 3) == '3' %}y{% endif %}",
             ),
+            ("{{ +n }}{%+ if 1 %}", "{{ +n }}{%+ if 1 %}"),
+            ("{{ 1 + +n }}{{ (+n) }}", "{{ 1 +  n }}{{ ( n) }}"),
+            ("{{ 1 if x else +n }}", "{{ 1 if x else  n }}"),
+            ("{{ 'a' + b + c.d + 'e' }}", "{{ 'a' + b|sized + c.d|sized + 'e' }}"),
+            ("{{ t.0 + f(x)+1 }}", "{{ t.0|sized + f(x)|sized+1 }}"),
+            ("{{ '%s' % x + y }}", "{{ '%s' |format( x|sized) + y }}"),
             ("{{ 7 % 3 }}{{ x % 2 }}", "{{ 7 % 3 }}{{ x % 2 }}"),
             ("{{ {'a': {'b': 1}} }}{{ 'x' % y", "{{ {'a': {'b': 1}} }}{{ 'x' % y"),
             ("{{ 'it\\'s %s' % x }}", "{{ 'it\\'s %s' |format( x) }}"),
         ] {
-            assert_eq!(rewrite(source), want, "{source}");
+            assert_eq!(rewrite(source).text, want, "{source}");
         }
+    }
+
+    #[test]
+    fn places_map_back() {
+        let source = "{% generation %}\n{{ k + q + '%s' % v ~ y }}!";
+        let out = rewrite(source);
+        for word in ["k", "+ q", "q", "+ '", "v", "~", "y", "}}!"] {
+            let at = out.text.rfind(word).unwrap();
+            assert_eq!(out.origin(at), source.rfind(word).unwrap(), "{word}");
+        }
+        assert_eq!(rewrite("plain").origin(3), 3);
     }
 }
