@@ -156,9 +156,12 @@ mod tests {
         (texts, stop)
     }
 
+    /// Stop strings, pieces, texts that come out (the last at the end), the string found.
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [&'a str], Option<usize>);
+
     #[test]
     fn by_hand() {
-        let cases: [(&[&str], &[&str], &[&str], Option<usize>); 9] = [
+        let cases: [Case; 9] = [
             (&[], &["a", "b"], &["a", "b", ""], None),
             (&[""], &["a"], &["a", ""], None),
             (&["END"], &["the E", "N", "D more"], &["the ", "", "", ""], Some(0)),

@@ -122,7 +122,7 @@ pub(super) fn trim(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Va
     };
     named.assert_all_used()?;
     let text = value.to_str().map_or_else(|| value.to_string(), |text| text.to_string());
-    strip(&text, chars.as_ref().map(std::slice::from_ref).unwrap_or_default(), true, true)
+    strip(&text, chars.as_slice(), true, true)
 }
 
 fn strip(s: &str, args: &[Value], left: bool, right: bool) -> Result<Value, Error> {
