@@ -255,9 +255,9 @@ fn read_all(
 ) -> Result<Vec<u16>> {
     let listed = &source.tensors()[index];
     let shape = listed.shape();
-    let mut words = Vec::new();
     let len = usize::try_from(shape.len()).unwrap_or(usize::MAX);
-    words.try_reserve_exact(len).map_err(|_| {
+    // Asked for first, since the allocation that gets its zeros from the system cannot fail politely.
+    Vec::<u16>::new().try_reserve_exact(len).map_err(|_| {
         Error::new(
             Kind::DoesNotFit,
             format!("cannot read {}", visible(&listed.name)),
@@ -265,7 +265,7 @@ fn read_all(
             "use a machine with more memory",
         )
     })?;
-    words.resize(len, 0);
+    let mut words = vec![0; len];
     let run = rows_at_once(shape);
     for (i, out) in words.chunks_mut(run as usize * shape.cols as usize).enumerate() {
         go_on()?;
@@ -289,5 +289,141 @@ pub(super) fn le_bytes(words: &[u16]) -> Cow<'_, [u8]> {
         Cow::Borrowed(bytemuck::cast_slice(words))
     } else {
         Cow::Owned(words.iter().flat_map(|w| w.to_le_bytes()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Cursor, SeekFrom};
+
+    use super::*;
+    use crate::num::f32_to_bf16;
+    use crate::num::rng::Stream;
+    use crate::store::{Texts, container};
+
+    /// Two matrices and a vector of normal weights.
+    struct Normal {
+        texts: Texts,
+        tensors: Vec<SourceTensor>,
+    }
+
+    impl Normal {
+        fn new() -> Normal {
+            let tensor = |name: &str, dims: &[u32]| SourceTensor {
+                name: name.into(),
+                dims: dims.into(),
+                dtype: "BF16".into(),
+            };
+            Normal {
+                texts: Texts { config: "{}".into(), tokenizer: "{}".into(), ..Texts::default() },
+                tensors: vec![tensor("a", &[48, 320]), tensor("b", &[33, 64]), tensor("c", &[77])],
+            }
+        }
+    }
+
+    impl ModelSource for Normal {
+        fn kind(&self) -> &'static str {
+            "gguf"
+        }
+
+        fn name(&self) -> &str {
+            "normal"
+        }
+
+        fn texts(&self) -> &Texts {
+            &self.texts
+        }
+
+        fn tensors(&self) -> &[SourceTensor] {
+            &self.tensors
+        }
+
+        fn read_rows(&self, index: usize, rows: Range<u32>, out: &mut [u16]) -> Result<()> {
+            let mut stream = Stream::new(index as u64 * 1000 + u64::from(rows.start));
+            out.fill_with(|| f32_to_bf16(0.02 * stream.normal()));
+            Ok(())
+        }
+    }
+
+    /// A disk of a given size that takes what fits of a write, as disks do.
+    struct Disk {
+        bytes: Cursor<Vec<u8>>,
+        size: u64,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let fits = (self.size - self.bytes.position()).min(bytes.len() as u64) as usize;
+            if fits == 0 && !bytes.is_empty() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.bytes.write(&bytes[..fits])
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for Disk {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.bytes.seek(to)
+        }
+    }
+
+    fn onto(size: u64) -> (Result<PackReport>, Vec<u8>) {
+        let mut disk = Disk { bytes: Cursor::new(Vec::new()), size };
+        let report = pack_into(&Normal::new(), Format::Pairlut, &mut disk, &|_, _| (), &|| false);
+        (report, disk.bytes.into_inner())
+    }
+
+    #[test]
+    fn a_disk_that_is_too_small_by_any_amount_is_full() {
+        let (report, file) = onto(u64::MAX);
+        let report = report.unwrap();
+        assert_eq!(report.file_bytes, file.len() as u64);
+        assert_eq!(container::read(&file).unwrap().weights.len(), 3);
+        assert_eq!(onto(report.file_bytes).1, file, "room for the file is enough");
+        for size in (0..report.file_bytes).step_by(509).chain([report.file_bytes - 1]) {
+            let error = onto(size).0.unwrap_err();
+            assert_eq!(error.kind, Kind::DiskFull, "{size}: {error}");
+        }
+    }
+
+    #[test]
+    fn batches_cover_every_tensor_and_stay_below_the_largest() {
+        let mut stream = Stream::new(6);
+        for _ in 0..200 {
+            let tensor = |_| SourceTensor {
+                name: String::new(),
+                dims: vec![1 + stream.below(9)],
+                dtype: "BF16".into(),
+            };
+            let tensors: Vec<SourceTensor> = (0..20).map(tensor).collect();
+            let most = tensors.iter().map(|t| t.shape().len()).max().unwrap();
+            let mut next = 0;
+            for batch in batches(&tensors) {
+                assert_eq!(batch.start, next);
+                let words: u64 = tensors[batch.clone()].iter().map(|t| t.shape().len()).sum();
+                assert!(!batch.is_empty() && words <= most, "{batch:?}: {words} of {most}");
+                next = batch.end;
+            }
+            assert_eq!(next, tensors.len());
+        }
+        assert_eq!(batches(&[]).count(), 0);
+    }
+
+    #[test]
+    fn runs_of_rows_are_whole_blocks_where_they_can_be() {
+        for (rows, cols, want) in [
+            (100_000, 4096, 1024),
+            (100_000, 576, 7280),
+            (10, 576, 10),
+            (100_000, 300_000, 13),
+            (100, u32::MAX, 1),
+            (1, 5, 1),
+        ] {
+            assert_eq!(rows_at_once(Shape { rows, cols }), want, "{rows} x {cols}");
+        }
     }
 }

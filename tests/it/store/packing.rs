@@ -160,6 +160,28 @@ fn verify_names_what_differs_and_where() {
 }
 
 #[test]
+fn verifying_reports_its_progress_and_can_be_given_up() {
+    let file = packed(&Memory::tiny(), Format::Pairlut);
+    let store = Store::from_static("x", file.leak()).unwrap();
+    let of: u64 = store.entries().iter().map(|e| 2 * e.shape.len()).sum();
+    let source = Memory::tiny();
+    for against in [None, Some(&source)] {
+        let seen = AtomicU64::new(0);
+        let progress = |done: u64, all: u64| {
+            assert_eq!(all, of);
+            seen.fetch_max(done, Ordering::Relaxed);
+        };
+        let run = |cancel: &(dyn Fn() -> bool + Sync)| match against {
+            None => store.verify_hashes(&progress, cancel),
+            Some(source) => store.compare_with(source, &progress, cancel),
+        };
+        assert_eq!(run(&|| true).unwrap_err().kind, Kind::Interrupted);
+        assert_eq!(run(&|| false).unwrap().bytes, of);
+        assert_eq!(seen.into_inner(), of);
+    }
+}
+
+#[test]
 fn an_existing_file_is_kept_unless_it_may_be_replaced() {
     let at = tempfile::tempdir().unwrap();
     let out = at.path().join("x.snug");
