@@ -108,3 +108,17 @@ fn decode_records(bencher: Bencher<'_, '_>, level: &Level) {
             }
         });
 }
+
+/// All records of the weight (23 MB), one after the other: from memory, or the last-level cache if it is that large.
+#[divan::bench(args = Level::available())]
+fn decode_stream(bencher: Bencher<'_, '_>, level: &Level) {
+    let encoded = Encoded::new("pairlut.1", &weights(SHAPE));
+    let view = View::trusted(SHAPE, &encoded.parts());
+    let mut out = [0; RECORD];
+    bencher.counter(bytes(SHAPE)).counter(ItemsCount::new(SHAPE.len())).bench_local(|| {
+        for r in 0..view.grid.records() as usize {
+            decode_record_with(*level, view.record(r), 4, &mut out);
+            black_box(&mut out);
+        }
+    });
+}

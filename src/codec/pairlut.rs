@@ -57,6 +57,7 @@ pub enum Mode {
 
 impl Mode {
     /// Bytes before the first tile.
+    #[inline]
     pub const fn header_bytes(self) -> usize {
         match self {
             Mode::Bits3 | Mode::Raw => 16,
@@ -65,6 +66,7 @@ impl Mode {
     }
 
     /// Bytes of a tile without its patches.
+    #[inline]
     pub const fn tile_bytes(self) -> usize {
         match self {
             Mode::Bits3 => TILE + 384,
@@ -74,6 +76,7 @@ impl Mode {
     }
 
     /// Entries of the table.
+    #[inline]
     pub const fn entries(self) -> usize {
         match self {
             Mode::Bits3 => 8,
@@ -102,6 +105,7 @@ const SHIFTED: u16 = 0x8000;
 
 impl Header {
     /// Reads the header of a record; `None` when bits are set that have no meaning, or the record is too short.
+    #[inline]
     pub fn read(record: &[u8]) -> Option<Header> {
         let bytes: &[u8; 8] = record.first_chunk()?;
         let words: [u16; 4] =
@@ -136,17 +140,20 @@ impl Header {
     }
 
     /// Bytes of one patch.
+    #[inline]
     pub fn patch_bytes(&self) -> usize {
         if self.wide { 4 } else { 2 }
     }
 
     /// Patches of tile `t` (count of those before it, count with it).
+    #[inline]
     pub fn patch_range(&self, t: usize) -> Range<usize> {
         let start = if t == 0 { 0 } else { self.ends[t - 1] };
         usize::from(start)..usize::from(self.ends[t])
     }
 
     /// What is added to every word before it is split.
+    #[inline]
     pub fn shift(&self) -> u16 {
         if self.shifted { 0x0080 } else { 0 }
     }

@@ -114,17 +114,18 @@ pub fn decode_record_with(level: Level, record: &[u8], tiles: usize, out: &mut [
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { avx512::decode(&header, &table, blocks, out) },
     }
+    let shift = header.shift();
     for (t, out) in out.iter_mut().enumerate() {
         let of_tile = header.patch_range(t);
         if header.wide {
             for patch in &patches.as_chunks().0[of_tile] {
                 let patch = u32::from_le_bytes(*patch);
-                apply(out, patch as usize, (patch >> 16) as u16, header.shift());
+                apply(out, patch as usize, (patch >> 16) as u16, shift);
             }
         } else {
             for patch in &patches.as_chunks().0[of_tile] {
                 let patch = u16::from_le_bytes(*patch);
-                apply(out, usize::from(patch), patch >> 10, header.shift());
+                apply(out, usize::from(patch), patch >> 10, shift);
             }
         }
     }
@@ -149,6 +150,7 @@ fn decode_raw(block: &[u8], out: &mut [u16; TILE]) {
 }
 
 /// Low bytes and code planes of a tile. Four planes in the 4-bit mode, else three.
+#[inline]
 fn split(block: &[u8]) -> (&[u8; TILE], &[[u8; 128]]) {
     let (low, planes) = block.split_first_chunk().expect("a tile begins with its low bytes");
     (low, planes.as_chunks().0)
@@ -171,6 +173,7 @@ mod scalar {
         for (byte, pair) in pairs.iter_mut().enumerate() {
             *pair = [byte % 16, byte / 16].map(|code| u16::from(table[code]) << 8);
         }
+        let shift = header.shift();
         for (block, out) in blocks.zip(out) {
             let (low, planes) = split(block);
             for (unit, (out, low)) in
@@ -180,7 +183,7 @@ mod scalar {
                 let word = codes(header.mode, planes, step, lane);
                 let codes = word.to_le_bytes().map(|byte| pairs[usize::from(byte)]);
                 for (i, w) in out.iter_mut().enumerate() {
-                    *w = (codes[i / 2][i % 2] | u16::from(low[i])).wrapping_sub(header.shift());
+                    *w = (codes[i / 2][i % 2] | u16::from(low[i])).wrapping_sub(shift);
                 }
             }
         }

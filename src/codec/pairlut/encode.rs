@@ -260,8 +260,8 @@ fn write_record(grid: &Grid, plan: &Plan, rows: &[u16], i: usize, record: &mut [
     let (head, body) = record.split_at_mut(plan.mode.header_bytes());
     let (blocks, patches) = body.split_at_mut(tiles * plan.mode.tile_bytes());
     let mut patches = Patches { rest: patches, count: 0, wide: plan.wide };
-    let padding = u16::from(plan.table[0]) << 8;
-    let fill = padding.wrapping_sub(header.shift());
+    let shift = header.shift();
+    let fill = (u16::from(plan.table[0]) << 8).wrapping_sub(shift);
     let mut words = [0; TILE];
     for (t, block) in blocks.chunks_exact_mut(plan.mode.tile_bytes()).enumerate() {
         let from = (RECORD_TILES * i + t) * TILE_COLS;
@@ -270,7 +270,7 @@ fn write_record(grid: &Grid, plan: &Plan, rows: &[u16], i: usize, record: &mut [
         if plan.mode == Mode::Raw {
             write_raw(&words, block);
         } else {
-            words.iter_mut().for_each(|w| *w = w.wrapping_add(header.shift()));
+            words.iter_mut().for_each(|w| *w = w.wrapping_add(shift));
             write_tile(plan, &words, block, &mut patches);
         }
         header.ends[t..].fill(patches.count);
