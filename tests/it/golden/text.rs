@@ -1,6 +1,7 @@
 //! Tokenizers and templates against those of transformers.
 
 use snug::store::reader::Store;
+use snug::text::StopSet;
 
 use super::{Expected, Words, models, parse};
 
@@ -22,4 +23,22 @@ fn text_and_chats_give_the_ids_of_the_reference() {
         }
     }
     assert!(texts > 100 && chats > 50 && refused > 0, "{texts} {chats} {refused}");
+}
+
+#[test]
+fn end_tokens_are_the_union_of_all_files_with_their_origins() {
+    let (_, dir) = models().into_iter().find(|(name, _)| name == "ends").unwrap();
+    let store = Store::open(&dir).unwrap();
+    let texts = store.texts();
+    let words = Words::new(texts);
+    let template = Some(&words.template);
+    let generation = texts.generation_config.as_deref();
+    let stops =
+        StopSet::gather(Some(&texts.config), generation, &words.tokenizer, template).unwrap();
+    let id = |token| words.tokenizer.id(token).unwrap();
+    let (turn, text) = (id("<|eot_id|>"), id("<|end_of_text|>"));
+    let got: Vec<(u32, Vec<&str>)> = stops.iter().map(|(id, from)| (id, from.to_vec())).collect();
+    let everywhere =
+        ["config.json", "generation_config.json", "tokenizer_config.json", "chat template"];
+    assert_eq!(got, [(text, vec!["generation_config.json"]), (turn, everywhere.to_vec())]);
 }
