@@ -1,2 +1,7 @@
 //! Arguments → command → print the error → exit code. Nothing else.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    snug::commands::main(std::env::args_os())
+}

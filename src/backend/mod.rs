@@ -2,11 +2,16 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod scripted;
+
+use std::sync::Arc;
 
 use crate::codec::{Format, Parts, Shape};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::model::op::{Buf, Op, Sampling, Step, WeightId};
 use crate::model::program::Program;
+use cpu::Cpu;
+use scripted::{Script, Scripted};
 
 /// A weight as a backend sees it.
 #[derive(Clone, Debug)]
@@ -78,4 +83,65 @@ pub trait Backend {
     fn write(&mut self, buf: Buf, data: &[f32]) -> Result<()>;
     /// Bytes of weights and cache read by a one-token step at position `pos`.
     fn bytes_per_token(&self, pos: u32) -> u64;
+    /// Whether `run` returns before the step is done, so that queueing the next one hides the host's work.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+}
+
+/// Where to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The best there is.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this index.
+    Cuda(u32),
+    /// No device: a script (for tests of the terminal side).
+    Scripted(Script),
+}
+
+/// What a backend is opened with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Tokens the cache holds.
+    pub context: u32,
+    /// Worker threads of the CPU; `None` is one per core.
+    pub threads: Option<usize>,
+}
+
+/// Opens a device with a program. `progress` hears of bytes done and in all, and ends it by an error.
+///
+/// # Errors
+/// `NoGpu` when a GPU is wanted and cannot be used, `DoesNotFit`, or what `progress` returned. Nothing falls back: only
+/// [`Device::Auto`] may choose.
+pub fn open(
+    device: &Device,
+    program: &Arc<Program>,
+    weights: Arc<dyn Weights>,
+    setup: &Setup,
+    progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<Box<dyn Backend>> {
+    match device {
+        Device::Auto | Device::Cpu => {
+            progress(0, 0)?;
+            let program = Arc::clone(program);
+            Ok(Box::new(Cpu::new(program, weights, setup.context, setup.threads)?))
+        }
+        Device::Cuda(index) => Err(Error::new(
+            Kind::NoGpu,
+            format!("cannot use cuda:{index}"),
+            "this build has no CUDA engine yet",
+            "run with --device cpu",
+        )),
+        Device::Scripted(script) => {
+            Ok(Box::new(Scripted::open(script.clone(), setup.context, progress)?))
+        }
+    }
+}
+
+/// The instruction set that the CPU backend uses on this machine.
+pub fn cpu_path() -> String {
+    crate::codec::simd::Level::best().to_string()
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::backend::{Card, Ledger};
+use crate::backend::{Card, Device, Ledger};
 use crate::error::Error;
 use crate::model::op::Sampling;
 
@@ -57,11 +57,36 @@ pub struct Ask {
     pub overflow: Overflow,
 }
 
+/// How weights are stored, in the words people use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As bf16.
+    Bf16,
+    /// Compressed without loss.
+    Lossless,
+}
+
+impl Variant {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Bf16 => "bf16",
+            Variant::Lossless => "lossless",
+        }
+    }
+}
+
 /// How to load a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
+    /// How people call it.
+    pub name: String,
     /// A `.snug` file or a model directory; `None` is the built-in demo.
     pub path: Option<PathBuf>,
+    /// Refuse weights that are stored otherwise.
+    pub variant: Option<Variant>,
+    /// Where to run.
+    pub device: Device,
     /// Context to reserve, in tokens; `None` is the smaller of the model's own and 8,192.
     pub context: Option<u32>,
     /// Worker threads; `None` is one per core.
@@ -143,6 +168,8 @@ pub struct Loaded {
     pub card: Card,
     /// Context reserved, in tokens.
     pub context: u32,
+    /// The most context the model knows.
+    pub context_limit: u32,
     /// Bytes of its weights as stored.
     pub weight_bytes: u64,
     /// Number of weights.
@@ -164,6 +191,8 @@ pub struct Stats {
     pub cached_tokens: u32,
     /// Tokens of the reply.
     pub completion_tokens: u32,
+    /// Of these, thinking.
+    pub reasoning_tokens: u32,
     /// Time spent on the prompt.
     pub prefill: Duration,
     /// Time from the ask to the first token.
@@ -208,6 +237,8 @@ pub enum Event {
     Token(Token),
     /// Text that is now complete (whole UTF-8 characters, stop strings held back).
     Text(String),
+    /// The same of the thinking before the answer.
+    Reasoning(String),
     /// Progress, at most ten times a second.
     Stats(Stats),
     /// The reply has ended; partial text stays valid.

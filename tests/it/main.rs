@@ -3,6 +3,7 @@
 // clippy.toml exempts `#[test]` functions; what they call is test code too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod cli;
 mod codecs;
 mod cpu;
 mod fuzz;

@@ -1,0 +1,108 @@
+//! The options that every command takes, and what a command gets to work with.
+
+use std::fs;
+use std::io::IsTerminal;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+use super::output::Out;
+use super::signals::Signals;
+use crate::backend::Device;
+use crate::error::{Error, Kind, Result};
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Say less on stderr
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more on stderr
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Print JSON, one object a line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colours
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        global = true,
+        hide_possible_values = true
+    )]
+    pub color: Color,
+    /// Never use the network (this version never does)
+    #[arg(long, global = true, hide = true)]
+    pub offline: bool,
+    /// Where to run: cpu, cuda, cuda:N or auto
+    #[arg(short, long, value_name = "DEV", default_value = "auto", global = true)]
+    pub device: String,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What a command works with.
+pub struct Context {
+    /// Options of every command.
+    pub globals: Globals,
+    /// stdout.
+    pub out: Out,
+    /// Reasons to stop.
+    pub signals: Signals,
+}
+
+impl Context {
+    /// Begins to listen for signals.
+    pub fn new(globals: Globals) -> Result<Context> {
+        Ok(Context { globals, out: Out::new(), signals: Signals::listen()? })
+    }
+
+    /// Whether somebody wants to read what is going on.
+    pub fn chatty(&self) -> bool {
+        !self.globals.quiet && (self.globals.verbose > 0 || std::io::stderr().is_terminal())
+    }
+
+    /// Where `--device` says to run.
+    pub fn device(&self) -> Result<Device> {
+        parse_device(&self.globals.device)
+    }
+}
+
+fn parse_device(text: &str) -> Result<Device> {
+    let unknown = || {
+        Error::new(
+            Kind::Usage,
+            format!("cannot run on {}", crate::error::visible(text)),
+            "there is no such device",
+            "use --device cpu, cuda, cuda:N or auto",
+        )
+    };
+    match text.split_once(':') {
+        None if text == "auto" => Ok(Device::Auto),
+        None if text == "cpu" => Ok(Device::Cpu),
+        None if text == "cuda" => Ok(Device::Cuda(0)),
+        Some(("cuda", index)) => index.parse().map(Device::Cuda).map_err(|_| unknown()),
+        Some(("script", path)) => script(path),
+        _ => Err(unknown()),
+    }
+}
+
+/// `script:FILE` replays token ids from a JSON file instead of computing them: a testing aid, named in CONTRIBUTING.md.
+fn script(path: &str) -> Result<Device> {
+    let text = fs::read_to_string(path)
+        .map_err(|e| Error::io(format!("cannot read the script {path}"), &e))?;
+    serde_json::from_str(&text).map(Device::Scripted).map_err(|e| {
+        let what = format!("cannot read the script {path}");
+        Error::new(Kind::Usage, what, e.to_string(), "see backend::scripted::Script")
+    })
+}
