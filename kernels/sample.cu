@@ -202,6 +202,7 @@ extern "C" __global__ void __launch_bounds__(1024) snug_sample_pick(const __grid
         state->best = 0;
         state->candidates = 0;
         *a.token = token;
+        *a.pos = pos;
         a.ring[pos % a.ring_len] = token;
     }
 }

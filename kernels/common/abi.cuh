@@ -3,11 +3,57 @@
 #pragma once
 #include <stdint.h>
 
+// A weight matrix on the device: records and their index (pairlut), or tiles (bf16)
+struct Matrix {
+    const uint8_t* data;
+    const uint32_t* index;    // null for bf16
+    const uint16_t* bias;     // [rows] bf16, or null
+    uint32_t rows;
+    uint32_t out;             // first output column
+};
+
+// qkv, proj, gate_up, head (common/matvec.cuh)
+struct MatvecArgs {
+    Matrix m[3];
+    const float* residual;    // [n][cols] f32: input of a norm prologue
+    const uint16_t* norm;     // [cols] bf16
+    const uint16_t* x;        // [n][x_stride] bf16, zeros from cols to 64·tiles: input of a copy prologue
+    float* y;                 // [n][stride] f32
+    uint16_t* hidden;         // [n][stride] bf16
+    uint32_t count;           // matrices
+    uint32_t jobs;            // row blocks of all matrices together (of one, where they are paired)
+    uint32_t n, cols, tiles, records;
+    uint32_t stride, x_stride;
+    uint32_t slot_bytes, stages;
+    uint32_t x_in_shared;     // 0: read x through the cache (copy prologue only)
+    uint32_t pair;            // 1 when two matrices share their row blocks (gate_up)
+    uint32_t activation;
+    float eps;
+};
+
+// embed.cu
+struct EmbedArgs {
+    Matrix m;
+    const uint32_t* tokens;   // [n]
+    const uint32_t* pos;      // position of the step's first token
+    uint32_t* history;        // tokens by position
+    float* residual;          // [n][cols]
+    uint32_t n, cols, tiles, records;
+};
+
+// unpack.cu
+struct UnpackArgs {
+    Matrix m;
+    uint16_t* out;            // [rows][depth] bf16, zeros from cols to depth; or tiles
+    const uint16_t* rows_in;  // retile: [rows][cols] bf16
+    uint32_t cols, tiles, records, depth;
+};
+
 // attend, append, prefill (attend.cu)
 struct AttendArgs {
     const float* qkv;         // [n][heads + 2·kv_heads][head_dim]
     uint16_t* cache;          // bf16, see attend.cu
-    uint16_t* context;        // [n][heads·head_dim] bf16
+    uint16_t* context;        // [n][context_stride] bf16
     float* partial;           // [8·heads][max_splits][head_dim + 2]
     uint32_t* counters;       // [row tiles][kv_heads], zero between launches
     const float* rope;        // [position][cos · rotary/2][sin · rotary/2]
@@ -17,8 +63,8 @@ struct AttendArgs {
     uint32_t n, heads, kv_heads, rotary;
     uint32_t window;          // keys a query sees, itself included; 0 is all
     uint32_t max_splits, layer, layers;
+    uint32_t context_stride;  // heads·head_dim rounded up to 64
     float scale, softcap, eps;
-    uint32_t unused;
 };
 
 // How tokens are chosen; lives in device memory so that a captured step need not change (sample.cu)
@@ -46,7 +92,7 @@ struct SampleArgs {
     float* adjusted;          // [vocab]
     uint64_t* keys;           // [vocab]
     uint32_t* weights;        // [vocab]
-    const uint32_t* pos;      // position of the step's first token
+    uint32_t* pos;            // position of the step's first token; moved on to the new token's
     uint32_t* token;          // the next token
     uint32_t* ring;           // host memory: token of position p at p mod ring_len
     uint32_t vocab, n, ring_len, unused;

@@ -319,7 +319,7 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
             for (int w = 0; w < 4; w++) m.add(tops[w * 16 + r], weights[w * 16 + r], sums[(w * 16 + r) * D + d]);
             const uint32_t out = who.token * a.heads + who.head;
             if (alone) {
-                a.context[(uint64_t)out * D + d] = f32_to_bf16(m.sum / m.weight);
+                a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(m.sum / m.weight);
                 continue;
             }
             float* part = a.partial + ((uint64_t)out * a.max_splits + split) * (D + 2);
@@ -349,7 +349,7 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
                 const float* p = part + (uint64_t)s * (D + 2);
                 m.add(__ldcg(p + D), __ldcg(p + D + 1), __ldcg(p + d));
             }
-            a.context[(uint64_t)out * D + d] = f32_to_bf16(m.sum / m.weight);
+            a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(m.sum / m.weight);
         }
     }
 }
@@ -393,7 +393,7 @@ __device__ __forceinline__ void attend_chunk(const AttendArgs& a) {
         if (!who.live) continue;
 #pragma unroll
         for (int j = 0; j < V / 8; j++) {
-            uint32_t* out = (uint32_t*)(a.context + ((uint64_t)who.token * a.heads + head) * D + col0 + 8 * j + 2 * t);
+            uint32_t* out = (uint32_t*)(a.context + (uint64_t)who.token * a.context_stride + head * D + col0 + 8 * j + 2 * t);
             *out = pack_bf16(soft.sum[j][2 * r] * inv, soft.sum[j][2 * r + 1] * inv);
         }
     }

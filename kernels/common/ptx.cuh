@@ -71,3 +71,70 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
 }
+
+// ---- mbarriers and bulk copies (sm_90) ----
+
+// Expects `count` arrivals a phase.
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+// Makes fresh barriers visible to the copy engine.
+__device__ __forceinline__ void barrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+#endif
+}
+
+// One arrival, and `bytes` more to come from the copy engine before the phase ends.
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+#endif
+}
+
+// Waits for the end of the phase with this parity.
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n .reg .pred p;\n WAIT:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:\n}"
+        ::"r"(bar), "r"(parity)
+        : "memory");
+#endif
+}
+
+// The whole record in one instruction, without registers or address arithmetic; weights are read once: evict first.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(bar), "l"(policy)
+        : "memory");
+#endif
+}
+
+__device__ __forceinline__ uint64_t evict_first_policy() {
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
+// Barrier among `threads` threads, for parts of a block; id 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier(uint32_t id, uint32_t threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Whether this image may use mbarriers and bulk copies; kernels that need them are empty elsewhere and never launched.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool HAS_BULK_COPY = true;
+#else
+constexpr bool HAS_BULK_COPY = false;
+#endif

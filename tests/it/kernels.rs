@@ -88,3 +88,44 @@ fn images_are_complete_and_do_not_spill() {
         );
     }
 }
+
+/// The two languages agree on every argument: a C++ compiler prints sizes and offsets of `abi.cuh`.
+#[test]
+fn abi_structs_have_the_same_layout_in_both_languages() {
+    use snug::backend::cuda::abi;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut program = String::from(
+        "#include <cstdio>\n#include <cstddef>\nstruct uint4;\n#include \"common/abi.cuh\"\nint main() {\n",
+    );
+    let mut want = String::new();
+    for (name, size, fields) in abi::layouts() {
+        program += &format!("printf(\"{name} %zu\\n\", sizeof({name}));\n");
+        want += &format!("{name} {size}\n");
+        for (field, offset) in fields {
+            program += &format!("printf(\"{name}.{field} %zu\\n\", offsetof({name}, {field}));\n");
+            want += &format!("{name}.{field} {offset}\n");
+        }
+    }
+    program += "}\n";
+    let source = scratch.path().join("abi.cpp");
+    let binary = scratch.path().join("abi");
+    fs::write(&source, program).unwrap();
+    let compiler = std::process::Command::new("c++")
+        .arg("-std=c++17")
+        .arg("-I")
+        .arg(kernels())
+        .arg(&source)
+        .arg("-o")
+        .arg(&binary)
+        .output();
+    let Ok(output) = compiler else {
+        assert!(std::env::var_os("CI").is_none(), "CI must have a C++ compiler");
+        println!("skipped: no C++ compiler");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let got = std::process::Command::new(&binary).output().unwrap().stdout;
+    for (got, want) in String::from_utf8(got).unwrap().lines().zip(want.lines()) {
+        assert_eq!(got, want);
+    }
+}

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
@@ -272,7 +271,7 @@ impl Device {
         // SAFETY: a whole, aligned fatbin made by nvcc; the driver reads no further than its own header says.
         let raw =
             unsafe { result::module::load_data(image.as_ptr().cast()) }.what("load kernels")?;
-        Ok(Module { raw, _context: self.context.clone() })
+        Ok(Module { raw: Rc::new(RawModule { raw, _context: self.context.clone() }) })
     }
 
     /// A range of addresses of `bytes` (rounded up to the granularity) that is mapped as it grows.
@@ -345,6 +344,11 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts_mut(self.data, self.bytes) }
     }
 
+    /// Its address as kernels see it (host and device share one address space).
+    pub fn addr(&self) -> Addr {
+        Addr(self.data as u64)
+    }
+
     /// The `u32` at `index`, read so that a copy by the device in the meantime is seen.
     pub fn read_u32(&self, index: usize) -> u32 {
         assert!((index + 1) * 4 <= self.bytes, "u32 {index} of {} bytes", self.bytes);
@@ -382,7 +386,7 @@ pub struct Launch {
 
 impl Stream {
     /// Queues a kernel. `args` is copied before this returns.
-    pub fn launch<A: Args>(&self, kernel: &Kernel<'_>, launch: &Launch, args: &A) -> Result<()> {
+    pub fn launch<A: Args>(&self, kernel: &Kernel, launch: &Launch, args: &A) -> Result<()> {
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             // SAFETY: plain data for which zero is a value; the field that `id` selects is set below.
@@ -512,51 +516,56 @@ impl Drop for Event {
 }
 
 /// A loaded fatbin.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Module {
+    raw: Rc<RawModule>,
+}
+
+#[derive(Debug)]
+struct RawModule {
     raw: sys::CUmodule,
     _context: Rc<Context>,
 }
 
-/// A kernel of a module.
+/// A kernel; keeps its module loaded.
 #[derive(Clone, Debug)]
-pub struct Kernel<'m> {
+pub struct Kernel {
     raw: sys::CUfunction,
     name: String,
-    _module: PhantomData<&'m Module>,
+    _module: Rc<RawModule>,
 }
 
 impl Module {
     /// The kernel of this name, allowed `shared_bytes` of dynamic shared memory.
-    pub fn kernel(&self, name: &str, shared_bytes: u32) -> Result<Kernel<'_>> {
+    pub fn kernel(&self, name: &str, shared_bytes: u32) -> Result<Kernel> {
         let what = format!("find kernel {name}");
         let c_name = CString::new(name).map_err(|_| {
             Error::new(Kind::Failure, what.clone(), "the name holds a zero byte", "report this")
         })?;
         let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the module is alive for as long as the returned kernel borrows it.
+        // SAFETY: the module is alive for as long as the returned kernel holds it.
         let raw = unsafe {
-            let raw = result::module::get_function(self.raw, c_name).what(&what)?;
-            if shared_bytes > 48 * 1024 {
+            let raw = result::module::get_function(self.raw.raw, c_name).what(&what)?;
+            if shared_bytes > 0 {
                 result::function::set_function_attribute(raw, limit, shared_bytes as i32)
                     .what(&what)?;
             }
             raw
         };
-        Ok(Kernel { raw, name: name.to_owned(), _module: PhantomData })
+        Ok(Kernel { raw, name: name.to_owned(), _module: self.raw.clone() })
     }
 }
 
-impl Kernel<'_> {
+impl Kernel {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-impl Drop for Module {
+impl Drop for RawModule {
     fn drop(&mut self) {
-        // SAFETY: loaded by `Device::module`, unloaded once; kernels borrow it and are gone.
+        // SAFETY: loaded by `Device::module`, unloaded once, after its last kernel.
         let _ = unsafe { result::module::unload(self.raw) };
     }
 }

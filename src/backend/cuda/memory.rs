@@ -51,7 +51,12 @@ impl Uploader {
     ///
     /// # Errors
     /// What `poll` returns, or a driver error.
-    pub fn copy(&mut self, to: &Memory, data: &[u8], poll: &dyn Fn(usize) -> Result<()>) -> Result<()> {
+    pub fn copy(
+        &mut self,
+        to: &Memory,
+        data: &[u8],
+        poll: &dyn Fn(usize) -> Result<()>,
+    ) -> Result<()> {
         for (i, piece) in data.chunks(STAGE_BYTES).enumerate() {
             let (pinned, done) = &mut self.stages[self.next];
             done.synchronize()?;
@@ -74,7 +79,9 @@ impl Uploader {
 fn copy_parallel(to: &mut [u8], from: &[u8]) {
     use rayon::prelude::*;
     let piece = 1 << 18;
-    to.par_chunks_mut(piece).zip(from.par_chunks(piece)).for_each(|(to, from)| to.copy_from_slice(from));
+    to.par_chunks_mut(piece)
+        .zip(from.par_chunks(piece))
+        .for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// The cache: addresses for the whole capacity, memory for what is used.

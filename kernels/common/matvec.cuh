@@ -1,0 +1,307 @@
+// y = W·x for 1..8 tokens, W streamed once: the template behind qkv, proj, gate_up and head.
+//
+//   A block takes one row block (16 rows) at a time; its 16 warps are four quads of four. Quad q streams records q, q+4, …
+//   of the row block through a ring of its own; warp t of the quad computes tile t of each:
+//
+//     k →   record 0      1      2      3      4 …            ring of quad 0:  [record 0][record 4][record 8]
+//     quad      0         1      2      3      0                                 ↑ copied    ↑ being read by four warps
+//     tile    0 1 2 3   0 1 2 3 …                              one bulk copy a record; slots as large as the largest record
+//     warp    0 1 2 3   4 5 6 7 …
+//
+//   x, as B operand, holds all 8 tokens of an mma; absent tokens are zero registers, so one token costs what eight do and
+//   sums in the same order. Partial sums of the 16 warps meet in shared memory and are added in order, warp 0 first.
+//   The ring runs on across row blocks: while sums are folded, the next rows are already on their way.
+//
+// Order of sums (num::order::WARPS16): tiles of a warp ascending, k-steps inside a tile ascending, then warps ascending.
+// Nothing in it depends on the number of tokens, blocks or multiprocessors, or on the weight's format.
+#pragma once
+#include "abi.cuh"
+#include "func.cuh"
+#include "ptx.cuh"
+
+constexpr int WARPS = 16, QUADS = 4, THREADS = WARPS * 32;
+
+enum Prologue { NORM, COPY };             // x = RMSNorm(residual)·weight, or bf16 as it is
+enum Epilogue { STORE, ADD, ACT };        // y = Wx + b;  y += Wx + b;  hidden = act(W₀x + b₀)·(W₁x + b₁)
+
+// What a quad works through: its records of all row blocks of this thread block, in order.
+template <int EPI>
+struct Walk {
+    const MatvecArgs& a;
+    uint32_t job, block, which, record;   // job: row block (or pair of them); which: matrix
+
+    __device__ __forceinline__ Walk(const MatvecArgs& args, uint32_t quad) : a(args), job(blockIdx.x), record(quad) {
+        which = 0;
+        settle();
+        skip(quad);
+    }
+
+    __device__ __forceinline__ bool done() const { return job >= a.jobs; }
+
+    __device__ __forceinline__ void next(uint32_t quad) {
+        record += QUADS;
+        skip(quad);
+    }
+
+    // Steps over the end of a row block. A quad beyond the records of a narrow matrix has nothing to do at all.
+    __device__ __forceinline__ void skip(uint32_t quad) {
+        if (quad >= a.records) {
+            job = a.jobs;
+            return;
+        }
+        if (record < a.records) return;
+        record = quad;
+        if (EPI == ACT && which == 0) {
+            which = 1;
+            return;
+        }
+        which = 0;
+        job += gridDim.x;
+        settle();
+    }
+
+    // Which matrix a row block belongs to, where several stand in a row.
+    __device__ __forceinline__ void settle() {
+        block = job;
+        if (EPI != STORE) return;
+        which = 0;
+        while (which + 1 < a.count && block >= (a.m[which].rows + 15) / 16) block -= (a.m[which++].rows + 15) / 16;
+    }
+};
+
+// Shared memory of a block. The host computes the same sum (backend/cuda/matvec.rs).
+struct Layout {
+    uint32_t x, parts, scratch, bars, ring;
+
+    __device__ __forceinline__ Layout(const MatvecArgs& a, uint32_t scratch_bytes) {
+        const uint32_t stride = a.tiles * 128 + 64;
+        x = 0;
+        parts = a.x_in_shared ? (a.n * stride + 127) / 128 * 128 : 0;
+        scratch = parts + 2 * (WARPS * 16 * 4) * a.n * (a.pair ? 2 : 1);
+        bars = scratch + WARPS * scratch_bytes;
+        ring = bars + 2 * QUADS * 16 * 8;
+    }
+};
+
+// Sum of squares of one token's residual by 256 threads: thread i takes elements i, i + 256, …; lanes fold by halves,
+// then warps in order. The same order as snug_prefill_norm.
+__device__ __forceinline__ float token_rms(const float* x, uint32_t cols, float eps, float* part, uint32_t barrier) {
+    const uint32_t i0 = threadIdx.x & 255;
+    float sum = 0.f;
+    for (uint32_t i = i0; i < cols; i += 256) sum = fmaf(x[i], x[i], sum);
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+    named_barrier(barrier, 256);  // the sums of the token before have been read
+    if ((threadIdx.x & 31) == 0) part[i0 / 32] = sum;
+    named_barrier(barrier, 256);
+    sum = 0.f;
+    for (int w = 0; w < 8; w++) sum += part[w];
+    return 1.f / sqrtf(sum / cols + eps);
+}
+
+// Place of column c of a token in shared x: the 16 columns of a lane as two units of 16 bytes, units of a tile apart
+// so that a warp reads them without bank conflicts.
+__device__ __forceinline__ uint32_t x_place(uint32_t c) {
+    return c / 64 * 128 + (c / 8 & 1) * 64 + (c / 16 & 3) * 16 + (c & 7) * 2;
+}
+
+template <int PRO>
+__device__ __forceinline__ void load_x(const MatvecArgs& a, uint8_t* x, float* part) {
+    const uint32_t stride = a.tiles * 128 + 64, half = threadIdx.x / 256, i0 = threadIdx.x & 255;
+    for (uint32_t token = half; token < a.n; token += 2) {
+        uint8_t* to = x + token * stride;
+        if (PRO == NORM) {
+            const float* from = a.residual + (uint64_t)token * a.cols;
+            const float r = token_rms(from, a.cols, a.eps, part + 8 * half, 1 + half);
+            for (uint32_t c = i0; c < a.tiles * 64; c += 256) {
+                const float v = c < a.cols ? from[c] * r * bf16_to_f32(a.norm[c]) : 0.f;
+                *(uint16_t*)(to + x_place(c)) = c < a.cols ? f32_to_bf16(v) : 0;
+            }
+        } else {
+            const uint16_t* from = a.x + (uint64_t)token * a.x_stride;
+            for (uint32_t c = i0 * 8; c < a.tiles * 64; c += 256 * 8) *(uint4*)(to + x_place(c)) = *(const uint4*)(from + c);
+        }
+    }
+}
+
+// The B fragments of one tile for this lane: token lane/4, columns 16·(lane%4) …
+__device__ __forceinline__ void x_fragments(const MatvecArgs& a, const uint8_t* x, uint32_t tile, uint4 (&b)[2]) {
+    const uint32_t lane = threadIdx.x & 31, token = lane / 4, t = lane & 3;
+    b[0] = b[1] = make_uint4(0, 0, 0, 0);
+    if (token >= a.n) return;
+    if (a.x_in_shared) {
+        const uint8_t* at = x + token * (a.tiles * 128 + 64) + tile * 128 + t * 16;
+        b[0] = *(const uint4*)at;
+        b[1] = *(const uint4*)(at + 64);
+    } else {
+        const uint4* at = (const uint4*)(a.x + (uint64_t)token * a.x_stride + tile * 64 + t * 16);
+        b[0] = at[0];
+        b[1] = at[1];
+    }
+}
+
+template <class L>
+__device__ __forceinline__ void multiply(const MatvecArgs& a, const uint8_t* slot, const uint8_t* x, uint8_t* scratch,
+                                         uint32_t record, uint32_t t, float (&acc)[4]) {
+    const uint32_t tiles = min(4u, a.tiles - 4 * record);
+    if (t >= tiles) return;
+    uint4 b[2];
+    x_fragments(a, x, 4 * record + t, b);
+    const uint32_t words[8] = {b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w};
+    L::tile(slot, t, tiles, scratch, [&](int s, const uint32_t (&w)[4]) { mma_bf16(acc, w, words[2 * s], words[2 * s + 1]); });
+}
+
+// Bulk copies, one thread a quad (sm_90 and later).
+template <class L, int EPI>
+struct BulkRing {
+    const MatvecArgs& a;
+    Walk<EPI> ahead;
+    uint32_t ring, full, empty, filled = 0;
+    uint64_t policy;
+
+    __device__ __forceinline__ BulkRing(const MatvecArgs& args, uint8_t* shared, const Layout& at, uint32_t quad)
+        : a(args), ahead(args, quad) {
+        ring = shared_address(shared) + at.ring + quad * a.stages * a.slot_bytes;
+        full = shared_address(shared) + at.bars + quad * 128;
+        empty = full + QUADS * 128;
+        policy = evict_first_policy();
+        if ((threadIdx.x & 127) == 0)
+            for (uint32_t s = 0; s < a.stages; s++) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 4);
+        barrier_init_fence();
+        named_barrier(3 + quad, 128);  // barriers exist before anyone waits on them
+    }
+
+    // Starts the copy of the next record, if there is one. The slot's last readers have arrived on `empty`.
+    __device__ __forceinline__ void fill(uint32_t quad) {
+        if ((threadIdx.x & 127) != 0 || ahead.done()) return;
+        const uint32_t slot = filled % a.stages, round = filled / a.stages;
+        if (round > 0) barrier_wait(empty + 8 * slot, (round - 1) & 1);
+        uint64_t first;
+        uint32_t bytes;
+        const Matrix& m = a.m[ahead.which];
+        L::locate(m, ahead.block, ahead.record, a.records, a.tiles, first, bytes);
+        barrier_expect(full + 8 * slot, bytes);
+        bulk_copy(ring + slot * a.slot_bytes, m.data + first, bytes, full + 8 * slot, policy);
+        ahead.next(quad);
+        filled++;
+    }
+
+    __device__ __forceinline__ uint32_t wait(uint32_t i) const {
+        const uint32_t slot = i % a.stages;
+        barrier_wait(full + 8 * slot, i / a.stages & 1);
+        return slot;
+    }
+
+    __device__ __forceinline__ void release(uint32_t i, uint32_t quad) {
+        __syncwarp();  // all lanes have read the slot
+        if ((threadIdx.x & 31) == 0) barrier_arrive(empty + 8 * (i % a.stages));
+        fill(quad);
+    }
+};
+
+// cp.async by all 128 threads of a quad (sm_80 and later). Two or three stages: the wait counts groups by a constant.
+template <class L, int EPI>
+struct AsyncRing {
+    const MatvecArgs& a;
+    Walk<EPI> ahead;
+    uint32_t ring, filled = 0;
+
+    __device__ __forceinline__ AsyncRing(const MatvecArgs& args, uint8_t* shared, const Layout& at, uint32_t quad)
+        : a(args), ahead(args, quad) {
+        ring = shared_address(shared) + at.ring + quad * a.stages * a.slot_bytes;
+    }
+
+    // Starts the copy of the next record; an empty group when there is none, so that groups stay in step with slots.
+    __device__ __forceinline__ void fill(uint32_t quad) {
+        if (!ahead.done()) {
+            uint64_t first;
+            uint32_t bytes;
+            const Matrix& m = a.m[ahead.which];
+            L::locate(m, ahead.block, ahead.record, a.records, a.tiles, first, bytes);
+            const uint32_t to = ring + filled % a.stages * a.slot_bytes;
+            for (uint32_t i = (threadIdx.x & 127) * 16; i < bytes; i += 128 * 16)
+                cp_async_16_or_zero(to + i, m.data + first + i, true);
+            ahead.next(quad);
+        }
+        cp_async_commit();
+        filled++;
+    }
+
+    __device__ __forceinline__ uint32_t wait(uint32_t i) const {
+        if (a.stages == 2) cp_async_wait<1>();
+        else cp_async_wait<2>();
+        named_barrier(3 + (threadIdx.x / 128), 128);  // every thread's part of the record has arrived
+        return i % a.stages;
+    }
+
+    __device__ __forceinline__ void release(uint32_t i, uint32_t quad) {
+        named_barrier(3 + quad, 128);  // all four warps have read the slot
+        fill(quad);
+    }
+};
+
+// Folds the partial sums of a row block, in warp order, and finishes the op. `part` is [matrix][warp][token][16].
+template <int EPI>
+__device__ __forceinline__ void finish(const MatvecArgs& a, const float* part, const Walk<EPI>& at) {
+    const uint32_t per_matrix = WARPS * a.n * 16;
+    for (uint32_t i = threadIdx.x; i < a.n * 16; i += THREADS) {
+        const uint32_t token = i / 16, row = at.block * 16 + i % 16;
+        const Matrix& m = a.m[EPI == STORE ? at.which : 0];
+        if (row >= m.rows) continue;
+        float sum = 0.f;
+        for (int w = 0; w < WARPS; w++) sum += part[w * a.n * 16 + i];
+        if (m.bias) sum += bf16_to_f32(m.bias[row]);
+        if (EPI == ACT) {
+            float up = 0.f;
+            for (int w = 0; w < WARPS; w++) up += part[per_matrix + w * a.n * 16 + i];
+            if (a.m[1].bias) up += bf16_to_f32(a.m[1].bias[row]);
+            const float g = a.activation == ACT_SILU ? snug_silu(sum) : snug_gelu_tanh(sum);
+            a.hidden[(uint64_t)token * a.stride + row] = f32_to_bf16(g * up);
+        } else {
+            float* y = a.y + (uint64_t)token * a.stride + m.out + row;
+            *y = EPI == ADD ? *y + sum : sum;
+        }
+    }
+}
+
+template <template <class, int> class Ring, class L, int PRO, int EPI>
+__device__ __forceinline__ void matvec(const MatvecArgs& a) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ float rms_part[16];
+    const Layout at(a, L::scratch);
+    const uint32_t warp = threadIdx.x / 32, quad = warp / 4, t = warp & 3, lane = threadIdx.x & 31;
+    uint8_t* scratch = shared + at.scratch + warp * L::scratch;
+    for (uint32_t i = lane * 16; i < L::scratch; i += 512) *(uint4*)(scratch + i) = make_uint4(0, 0, 0, 0);
+
+    let_next_kernel_start();
+    Ring<L, EPI> ring(a, shared, at, quad);
+    for (uint32_t s = 0; s < a.stages; s++) ring.fill(quad);  // weights depend on nothing: ask for them before waiting
+    wait_for_previous_kernel();
+    if (a.x_in_shared) load_x<PRO>(a, shared + at.x, rms_part);
+    __syncthreads();  // x is there
+
+    // Every quad passes the same row blocks, also those in which it has no record, so that all meet at the barrier.
+    uint32_t used = 0, parity = 0;
+    Walk<EPI> row(a, 0);
+    while (!row.done()) {
+        const uint32_t matrices = EPI == ACT ? 2 : 1;
+        float* part = (float*)(shared + at.parts) + parity * matrices * WARPS * a.n * 16;
+        for (uint32_t which = 0; which < matrices; which++) {
+            float acc[4] = {0.f, 0.f, 0.f, 0.f};
+            for (uint32_t record = quad; record < a.records; record += QUADS, used++) {
+                const uint32_t slot = ring.wait(used);
+                multiply<L>(a, shared + at.ring + (quad * a.stages + slot) * a.slot_bytes, shared + at.x, scratch, record, t, acc);
+                ring.release(used, quad);
+            }
+            float* mine = part + (which * WARPS + warp) * a.n * 16;
+            const uint32_t g = lane / 4, token = 2 * (lane & 3);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (token + (c & 1) < a.n) mine[(token + (c & 1)) * 16 + g + c / 2 * 8] = acc[c];
+        }
+        __syncthreads();  // all partial sums of this row block; those of the one before last have been read
+        finish<EPI>(a, part, row);
+        parity ^= 1;
+        row.job += gridDim.x;
+        row.settle();
+    }
+}
