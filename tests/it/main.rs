@@ -9,6 +9,7 @@ mod cpu;
 mod fuzz;
 mod gguf;
 mod golden;
+mod gpu;
 mod kernels;
 mod model;
 mod smollm2;
