@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) snug_prefill_norm(const __grid
     __shared__ float part[8];
     const float* x = a.residual + (uint64_t)blockIdx.x * a.cols;
     uint16_t* y = a.out + (uint64_t)blockIdx.x * a.padded;
+    wait_for_previous_kernel();
     float sum = 0.f;
     for (uint32_t i = threadIdx.x; i < a.cols; i += 256) sum = fmaf(x[i], x[i], sum);
     for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
@@ -40,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(256) snug_prefill_norm(const __grid
 
 extern "C" __global__ void __launch_bounds__(256) snug_prefill_act_mul(const __grid_constant__ ActMulArgs a) {
     const uint64_t i = (uint64_t)blockIdx.x * 256 + threadIdx.x;
+    wait_for_previous_kernel();
     if (i >= (uint64_t)a.n * a.padded) return;
     const uint32_t token = i / a.padded, col = i % a.padded;
     float y = 0.f;
@@ -74,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) snug_prefill_gemm(const __grid
     const uint32_t wt = warp / 4 * 64, wr = warp % 4 * 32;
     const uint32_t steps = a.depth / DEPTH;
     float acc[4][4][4] = {};
+    wait_for_previous_kernel();
 
     auto fetch = [&](uint32_t step) {
         if (step < steps) {

@@ -26,7 +26,7 @@ use self::ops::{NARROW, SPLIT_TOKENS};
 use crate::backend::{Backend, Card, Ledger, Weights};
 use crate::error::{Error, Kind, Result};
 use crate::model::kv::{KvFormat, KvLayout};
-use crate::model::op::{Buf, Op, Rows, Sampling, Step};
+use crate::model::op::{Buf, Input, Op, Rows, Sampling, Step};
 use crate::model::program::{Program, Role};
 use crate::model::rope::RopeTable;
 
@@ -374,6 +374,10 @@ impl Backend for Cuda {
             }
             self.sampler.bias.write(0, bytemuck::cast_slice(&dense))?;
         }
+        // Counts belong to the history they were made from.
+        self.sampler.counts.fill(&self.stream, 0)?;
+        self.sampler.state.fill(&self.stream, 0)?;
+        self.stream.synchronize()?;
         let keep = history.len().min(self.cache.layout().capacity as usize);
         self.buffers.history.write(0, bytemuck::cast_slice(&history[..keep]))?;
         let params = [
@@ -463,6 +467,32 @@ impl Backend for Cuda {
 }
 
 impl Cuda {
+    /// Milliseconds per replay of `ops` on a step of `n` tokens at position `pos`, as one graph: the least of `repeats` means
+    /// over ten replays. The cache is as the steps before left it.
+    pub fn time(&mut self, ops: &[Op], n: u32, pos: u32, repeats: u32) -> Result<f32> {
+        let tokens = vec![0u32; n as usize];
+        let step = Step { input: Input::Tokens(&tokens), pos, rows: Rows::Last, sample: false };
+        self.write_tokens(&step)?;
+        self.cache.hold(pos + n)?;
+        let shape = step::shape(&step);
+        self.capturing.set(true);
+        let graph = self.stream.capture(|| ops.iter().try_for_each(|op| self.queue(op, shape)));
+        self.capturing.set(false);
+        let graph = graph?;
+        let (start, end) = (self.device.event()?, self.device.event()?);
+        let mut best = f32::INFINITY;
+        for _ in 0..=repeats {
+            start.record(&self.stream)?;
+            for _ in 0..10 {
+                self.stream.replay(&graph)?;
+            }
+            end.record(&self.stream)?;
+            end.synchronize()?;
+            best = best.min(end.ms_since(&start)? / 10.0);
+        }
+        Ok(best)
+    }
+
     /// A buffer, its width, its stride in elements, and whether its elements are f32 (else bf16).
     fn buffer(&self, buf: Buf) -> (&Memory, usize, usize, bool) {
         let c = &self.program.config;
