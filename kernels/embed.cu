@@ -16,19 +16,19 @@ __device__ __forceinline__ void embed(const EmbedArgs& a) {
     __shared__ __align__(16) uint8_t scratch_all[4 * 1024];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, record = blockIdx.x, i = blockIdx.y;
     uint8_t* scratch = scratch_all + warp * 1024;
-    for (uint32_t k = lane * 16; k < L::scratch; k += 512) *(uint4*)(scratch + k) = make_uint4(0, 0, 0, 0);
+    if constexpr (L::scratch > 0)
+        for (uint32_t k = lane * 16; k < L::scratch; k += 512) *(uint4*)(scratch + k) = make_uint4(0, 0, 0, 0);
     __syncwarp();
-    let_next_kernel_start();
     wait_for_previous_kernel();
+    // Only now: kernels behind this one read position and cache before they wait, and both are final from here on.
+    let_next_kernel_start();
     const uint32_t token = *(volatile const uint32_t*)(a.tokens + i), pos = *(volatile const uint32_t*)a.pos;
     if (record == 0 && threadIdx.x == 0) a.history[pos + i] = token;
     // The sampler's "no token" stops here: a row that does not exist is not read.
     if (token >= a.m.rows) return;
     const uint32_t tiles = min(4u, a.tiles - 4 * record), want = token % 16;
     if (warp >= tiles) return;
-    uint64_t first;
-    uint32_t bytes;
-    L::locate(a.m, token / 16, record, a.records, a.tiles, first, bytes);
+    const uint64_t first = L::locate(a.m, token / 16, record, a.records, a.tiles).first();
     L::tile(a.m.data + first, warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
         if (lane / 4 != want % 8) return;
         const uint32_t col = record * 256 + warp * 64 + 16 * (lane & 3) + 4 * s;

@@ -10,9 +10,9 @@
 
 #define SNUG_KERNELS(FORMAT, LOADER)                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_gate_up_##FORMAT(const __grid_constant__ MatvecArgs a) {      \
-        matvec<AsyncRing, LOADER, NORM, ACT>(a);                                                                             \
+        matvec<AsyncRing, LOADER, ACT>(a);                                                                             \
     }                                                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_gate_up_##FORMAT##_sm90(const __grid_constant__ MatvecArgs a) { \
-        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, NORM, ACT>(a);                                                 \
+        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, ACT>(a);                                                 \
     }
 SNUG_LOADERS(SNUG_KERNELS)

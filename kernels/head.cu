@@ -10,9 +10,9 @@
 
 #define SNUG_KERNELS(FORMAT, LOADER)                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_head_##FORMAT(const __grid_constant__ MatvecArgs a) {      \
-        matvec<AsyncRing, LOADER, NORM, STORE>(a);                                                                             \
+        matvec<AsyncRing, LOADER, STORE>(a);                                                                             \
     }                                                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_head_##FORMAT##_sm90(const __grid_constant__ MatvecArgs a) { \
-        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, NORM, STORE>(a);                                                 \
+        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, STORE>(a);                                                 \
     }
 SNUG_LOADERS(SNUG_KERNELS)

@@ -15,6 +15,7 @@
 // bytes: W once per 128 tokens. 2·n·rows·K operations: 2,048 tokens of the 8B shape take 28.6 TFLOP, 36 ms at 800 TFLOP/s
 #include "common/abi.cuh"
 #include "common/func.cuh"
+#include "common/norm.cuh"
 #include "common/ptx.cuh"
 
 constexpr int TILE = 128;         // tokens and rows of a block
@@ -27,16 +28,8 @@ extern "C" __global__ void __launch_bounds__(256) snug_prefill_norm(const __grid
     const float* x = a.residual + (uint64_t)blockIdx.x * a.cols;
     uint16_t* y = a.out + (uint64_t)blockIdx.x * a.padded;
     wait_for_previous_kernel();
-    float sum = 0.f;
-    for (uint32_t i = threadIdx.x; i < a.cols; i += 256) sum = fmaf(x[i], x[i], sum);
-    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-    if ((threadIdx.x & 31) == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();  // eight partial sums
-    sum = 0.f;
-    for (int w = 0; w < 8; w++) sum += part[w];
-    const float r = 1.f / sqrtf(sum / a.cols + a.eps);
-    for (uint32_t i = threadIdx.x; i < a.padded; i += 256)
-        y[i] = i < a.cols ? f32_to_bf16(x[i] * r * bf16_to_f32(a.weight[i])) : 0;
+    const float r = token_rms(x, a.cols, a.eps, part, 1);
+    for (uint32_t c = threadIdx.x * 4; c < a.padded; c += 1024) *(uint2*)(y + c) = normed4(x, a.weight, r, c, a.cols);
 }
 
 extern "C" __global__ void __launch_bounds__(256) snug_prefill_act_mul(const __grid_constant__ ActMulArgs a) {

@@ -10,9 +10,9 @@
 
 #define SNUG_KERNELS(FORMAT, LOADER)                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_proj_##FORMAT(const __grid_constant__ MatvecArgs a) {      \
-        matvec<AsyncRing, LOADER, COPY, ADD>(a);                                                                             \
+        matvec<AsyncRing, LOADER, ADD>(a);                                                                             \
     }                                                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_proj_##FORMAT##_sm90(const __grid_constant__ MatvecArgs a) { \
-        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, COPY, ADD>(a);                                                 \
+        if constexpr (HAS_BULK_COPY) matvec<BulkRing, LOADER, ADD>(a);                                                 \
     }
 SNUG_LOADERS(SNUG_KERNELS)

@@ -16,14 +16,13 @@ __device__ __forceinline__ void unpack(const UnpackArgs& a) {
     __shared__ __align__(16) uint8_t scratch_all[4 * 1024];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     uint8_t* scratch = scratch_all + warp * 1024;
-    for (uint32_t k = lane * 16; k < L::scratch; k += 512) *(uint4*)(scratch + k) = make_uint4(0, 0, 0, 0);
+    if constexpr (L::scratch > 0)
+        for (uint32_t k = lane * 16; k < L::scratch; k += 512) *(uint4*)(scratch + k) = make_uint4(0, 0, 0, 0);
     __syncwarp();
     wait_for_previous_kernel();
     const uint32_t block = blockIdx.x / a.records, record = blockIdx.x % a.records, tiles = min(4u, a.tiles - 4 * record);
     if (warp >= tiles) return;
-    uint64_t first;
-    uint32_t bytes;
-    L::locate(a.m, block, record, a.records, a.tiles, first, bytes);
+    const uint64_t first = L::locate(a.m, block, record, a.records, a.tiles).first();
     uint16_t row_lo[16], row_hi[16];  // this lane's 16 columns of rows g and g + 8
     L::tile(a.m.data + first, warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
         ((uint32_t*)row_lo)[2 * s] = w[0], ((uint32_t*)row_lo)[2 * s + 1] = w[2];

@@ -248,18 +248,16 @@ struct Softmax {
     }
 };
 
-// Merges partial sums in ascending order: `top`, `weight` and one element of the sum each.
-struct Merge {
-    float top = MASKED, weight = 0.f, sum = 0.f;
-
-    __device__ __forceinline__ void add(float top2, float weight2, float sum2) {
-        const float m = fmaxf(top, top2);
-        const float a = exp2_fast(top - m), b = exp2_fast(top2 - m);
-        sum = fmaf(sum, a, sum2 * b);
-        weight = fmaf(weight, a, weight2 * b);
-        top = m;
+// Brings the keys and values of a split into L2: 4·D bytes a key, 128 bytes a request, from all threads of the block. What
+// this launch has yet to write is prefetched as it was; the loads proper come later and see the new values.
+template <int D>
+__device__ __forceinline__ void prefetch_split(const AttendArgs& a, uint32_t kv_head, uint32_t split, uint32_t end) {
+    constexpr uint32_t LINES = CHUNK * D * 2 * 2 / 128;  // of a chunk, keys and values: they lie side by side
+    for (uint32_t i = threadIdx.x; i < LINES * SPLIT_CHUNKS; i += 128) {
+        const uint32_t chunk = split * SPLIT_CHUNKS + i / LINES;
+        if (chunk * CHUNK < end) prefetch_l2((const uint8_t*)cache_tile<D>(a, chunk, kv_head, 0) + i % LINES * 128);
     }
-};
+}
 
 // Decode: grid (kv_heads, splits in flight, row tiles), 4 warps; dynamic shared memory: attend_shared_bytes(D).
 template <int D>
@@ -279,11 +277,15 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
         return Row{at / group, kv_head * group + at % group, at < rows};
     };
 
-    wait_for_previous_kernel();
+    // Position and the tokens before it were final before the kernel ahead started (embed.cu sees to that).
     const uint32_t pos = *a.pos, end = pos + a.n;
-    stage_queries<D>(a, pos, stage, warp, 4, row);
     const uint32_t first_split = a.window && pos + 1 > a.window ? (pos + 1 - a.window) / (CHUNK * SPLIT_CHUNKS) : 0;
     const uint32_t end_split = (end - 1) / (CHUNK * SPLIT_CHUNKS) + 1;
+    let_next_kernel_start();
+    if (first_split + blockIdx.y >= end_split) return;
+    prefetch_split<D>(a, kv_head, first_split + blockIdx.y, pos);
+    wait_for_previous_kernel();
+    stage_queries<D>(a, pos, stage, warp, 4, row);
     __syncthreads();
     Queries<D> q;
     q.load(stage);
@@ -296,6 +298,7 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
                 if (pos + i >= from && pos + i < to) append_token<D>(a, i, pos + i, kv_head);
             __syncthreads();  // the new keys and values are read by all four warps
         }
+        if (split + gridDim.y < end_split) prefetch_split<D>(a, kv_head, split + gridDim.y, pos);
         Softmax<D> soft;
         soft.clear();
         const uint32_t chunk = split * SPLIT_CHUNKS + warp;
@@ -315,16 +318,23 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
             const uint32_t r = i / D, d = i % D;
             const Row who = row(r);
             if (!who.live) continue;
-            Merge m;
-            for (int w = 0; w < 4; w++) m.add(tops[w * 16 + r], weights[w * 16 + r], sums[(w * 16 + r) * D + d]);
+            float top = MASKED, weight = 0.f, sum = 0.f;
+#pragma unroll
+            for (int w = 0; w < 4; w++) top = fmaxf(top, tops[w * 16 + r]);
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                const float scale = exp2_fast(tops[w * 16 + r] - top);
+                weight = fmaf(weights[w * 16 + r], scale, weight);
+                sum = fmaf(sums[(w * 16 + r) * D + d], scale, sum);
+            }
             const uint32_t out = who.token * a.heads + who.head;
             if (alone) {
-                a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(m.sum / m.weight);
+                a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(sum / weight);
                 continue;
             }
             float* part = a.partial + ((uint64_t)out * a.max_splits + split) * (D + 2);
-            part[d] = m.sum;
-            if (d == 0) part[D] = m.top, part[D + 1] = m.weight;
+            part[d] = sum;
+            if (d == 0) part[D] = top, part[D + 1] = weight;
         }
         if (alone) return;
         __threadfence();  // partial sums before the count that announces them
@@ -343,13 +353,17 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
             if (!who.live) continue;
             const uint32_t out = who.token * a.heads + who.head;
             const float* part = a.partial + (uint64_t)out * a.max_splits * (D + 2);
-            Merge m;
-#pragma unroll 4
+            float top = MASKED, weight = 0.f, sum = 0.f;
+#pragma unroll 8
+            for (uint32_t s = first_split; s < end_split; s++) top = fmaxf(top, __ldcg(part + (uint64_t)s * (D + 2) + D));
+#pragma unroll 8
             for (uint32_t s = first_split; s < end_split; s++) {
                 const float* p = part + (uint64_t)s * (D + 2);
-                m.add(__ldcg(p + D), __ldcg(p + D + 1), __ldcg(p + d));
+                const float scale = exp2_fast(__ldcg(p + D) - top);
+                weight = fmaf(__ldcg(p + D + 1), scale, weight);
+                sum = fmaf(__ldcg(p + d), scale, sum);
             }
-            a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(m.sum / m.weight);
+            a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(sum / weight);
         }
     }
 }

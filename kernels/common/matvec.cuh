@@ -17,11 +17,11 @@
 #pragma once
 #include "abi.cuh"
 #include "func.cuh"
+#include "norm.cuh"
 #include "ptx.cuh"
 
 constexpr int WARPS = 16, QUADS = 4, THREADS = WARPS * 32;
 
-enum Prologue { NORM, COPY };             // x = RMSNorm(residual)·weight, or bf16 as it is
 enum Epilogue { STORE, ADD, ACT };        // y = Wx + b;  y += Wx + b;  hidden = act(W₀x + b₀)·(W₁x + b₁)
 
 // What a quad works through: its records of all row blocks of this thread block, in order.
@@ -83,39 +83,22 @@ struct Layout {
     }
 };
 
-// Sum of squares of one token's residual by 256 threads: thread i takes elements i, i + 256, …; lanes fold by halves,
-// then warps in order. The same order as snug_prefill_norm.
-__device__ __forceinline__ float token_rms(const float* x, uint32_t cols, float eps, float* part, uint32_t barrier) {
-    const uint32_t i0 = threadIdx.x & 255;
-    float sum = 0.f;
-    for (uint32_t i = i0; i < cols; i += 256) sum = fmaf(x[i], x[i], sum);
-    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-    named_barrier(barrier, 256);  // the sums of the token before have been read
-    if ((threadIdx.x & 31) == 0) part[i0 / 32] = sum;
-    named_barrier(barrier, 256);
-    sum = 0.f;
-    for (int w = 0; w < 8; w++) sum += part[w];
-    return 1.f / sqrtf(sum / cols + eps);
-}
-
 // Place of column c of a token in shared x: the 16 columns of a lane as two units of 16 bytes, units of a tile apart
 // so that a warp reads them without bank conflicts.
 __device__ __forceinline__ uint32_t x_place(uint32_t c) {
     return c / 64 * 128 + (c / 8 & 1) * 64 + (c / 16 & 3) * 16 + (c & 7) * 2;
 }
 
-template <int PRO>
+// x into shared memory: RMSNorm(residual) when there is a norm, bf16 as it is when not.
 __device__ __forceinline__ void load_x(const MatvecArgs& a, uint8_t* x, float* part) {
     const uint32_t stride = a.tiles * 128 + 64, half = threadIdx.x / 256, i0 = threadIdx.x & 255;
     for (uint32_t token = half; token < a.n; token += 2) {
         uint8_t* to = x + token * stride;
-        if (PRO == NORM) {
+        if (a.norm) {
             const float* from = a.residual + (uint64_t)token * a.cols;
             const float r = token_rms(from, a.cols, a.eps, part + 8 * half, 1 + half);
-            for (uint32_t c = i0; c < a.tiles * 64; c += 256) {
-                const float v = c < a.cols ? from[c] * r * bf16_to_f32(a.norm[c]) : 0.f;
-                *(uint16_t*)(to + x_place(c)) = c < a.cols ? f32_to_bf16(v) : 0;
-            }
+#pragma unroll 4
+            for (uint32_t c = i0 * 4; c < a.tiles * 64; c += 1024) *(uint2*)(to + x_place(c)) = normed4(from, a.norm, r, c, a.cols);
         } else {
             const uint16_t* from = a.x + (uint64_t)token * a.x_stride;
             for (uint32_t c = i0 * 8; c < a.tiles * 64; c += 256 * 8) *(uint4*)(to + x_place(c)) = *(const uint4*)(from + c);
@@ -155,6 +138,7 @@ template <class L, int EPI>
 struct BulkRing {
     const MatvecArgs& a;
     Walk<EPI> ahead;
+    typename L::Place place;  // of the record `ahead` stands at, read one record early: nothing waits for the index
     uint32_t ring, full, empty, filled = 0;
     uint64_t policy;
 
@@ -168,6 +152,11 @@ struct BulkRing {
             for (uint32_t s = 0; s < a.stages; s++) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 4);
         barrier_init_fence();
         named_barrier(3 + quad, 128);  // barriers exist before anyone waits on them
+        if (!ahead.done()) place = look();
+    }
+
+    __device__ __forceinline__ typename L::Place look() const {
+        return L::locate(a.m[ahead.which], ahead.block, ahead.record, a.records, a.tiles);
     }
 
     // Starts the copy of the next record, if there is one. The slot's last readers have arrived on `empty`.
@@ -175,13 +164,11 @@ struct BulkRing {
         if ((threadIdx.x & 127) != 0 || ahead.done()) return;
         const uint32_t slot = filled % a.stages, round = filled / a.stages;
         if (round > 0) barrier_wait(empty + 8 * slot, (round - 1) & 1);
-        uint64_t first;
-        uint32_t bytes;
-        const Matrix& m = a.m[ahead.which];
-        L::locate(m, ahead.block, ahead.record, a.records, a.tiles, first, bytes);
+        const uint32_t bytes = place.bytes();
         barrier_expect(full + 8 * slot, bytes);
-        bulk_copy(ring + slot * a.slot_bytes, m.data + first, bytes, full + 8 * slot, policy);
+        bulk_copy(ring + slot * a.slot_bytes, a.m[ahead.which].data + place.first(), bytes, full + 8 * slot, policy);
         ahead.next(quad);
+        if (!ahead.done()) place = look();
         filled++;
     }
 
@@ -203,24 +190,29 @@ template <class L, int EPI>
 struct AsyncRing {
     const MatvecArgs& a;
     Walk<EPI> ahead;
+    typename L::Place place;
     uint32_t ring, filled = 0;
 
     __device__ __forceinline__ AsyncRing(const MatvecArgs& args, uint8_t* shared, const Layout& at, uint32_t quad)
         : a(args), ahead(args, quad) {
         ring = shared_address(shared) + at.ring + quad * a.stages * a.slot_bytes;
+        if (!ahead.done()) place = look();
+    }
+
+    __device__ __forceinline__ typename L::Place look() const {
+        return L::locate(a.m[ahead.which], ahead.block, ahead.record, a.records, a.tiles);
     }
 
     // Starts the copy of the next record; an empty group when there is none, so that groups stay in step with slots.
     __device__ __forceinline__ void fill(uint32_t quad) {
         if (!ahead.done()) {
-            uint64_t first;
-            uint32_t bytes;
-            const Matrix& m = a.m[ahead.which];
-            L::locate(m, ahead.block, ahead.record, a.records, a.tiles, first, bytes);
+            const uint8_t* from = a.m[ahead.which].data + place.first();
+            const uint32_t bytes = place.bytes();
             const uint32_t to = ring + filled % a.stages * a.slot_bytes;
             for (uint32_t i = (threadIdx.x & 127) * 16; i < bytes; i += 128 * 16)
-                cp_async_16_or_zero(to + i, m.data + first + i, true);
+                cp_async_16_or_zero(to + i, from + i, true);
             ahead.next(quad);
+            if (!ahead.done()) place = look();
         }
         cp_async_commit();
         filled++;
@@ -263,20 +255,21 @@ __device__ __forceinline__ void finish(const MatvecArgs& a, const float* part, c
     }
 }
 
-template <template <class, int> class Ring, class L, int PRO, int EPI>
+template <template <class, int> class Ring, class L, int EPI>
 __device__ __forceinline__ void matvec(const MatvecArgs& a) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ float rms_part[16];
     const Layout at(a, L::scratch);
     const uint32_t warp = threadIdx.x / 32, quad = warp / 4, t = warp & 3, lane = threadIdx.x & 31;
     uint8_t* scratch = shared + at.scratch + warp * L::scratch;
-    for (uint32_t i = lane * 16; i < L::scratch; i += 512) *(uint4*)(scratch + i) = make_uint4(0, 0, 0, 0);
+    if constexpr (L::scratch > 0)
+        for (uint32_t i = lane * 16; i < L::scratch; i += 512) *(uint4*)(scratch + i) = make_uint4(0, 0, 0, 0);
 
     let_next_kernel_start();
     Ring<L, EPI> ring(a, shared, at, quad);
     for (uint32_t s = 0; s < a.stages; s++) ring.fill(quad);  // weights depend on nothing: ask for them before waiting
     wait_for_previous_kernel();
-    if (a.x_in_shared) load_x<PRO>(a, shared + at.x, rms_part);
+    if (a.x_in_shared) load_x(a, shared + at.x, rms_part);
     __syncthreads();  // x is there
 
     // Every quad passes the same row blocks, also those in which it has no record, so that all meet at the barrier.

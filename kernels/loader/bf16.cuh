@@ -4,11 +4,16 @@
 #include "../common/ptx.cuh"
 
 struct LoadBf16 {
-    // Where record i (of this row block) lies: [first, first + bytes).
-    __device__ __forceinline__ static void locate(const Matrix& m, uint32_t block, uint32_t i, uint32_t records,
-                                                  uint32_t tiles, uint64_t& first, uint32_t& bytes) {
-        first = ((uint64_t)block * tiles + 4 * i) * 2048;
-        bytes = min(4u, tiles - 4 * i) * 2048;
+    // Where record i of a row block lies.
+    struct Place {
+        uint64_t at;
+        uint32_t tiles;
+        __device__ __forceinline__ uint64_t first() const { return at; }
+        __device__ __forceinline__ uint32_t bytes() const { return tiles * 2048; }
+    };
+
+    __device__ __forceinline__ static Place locate(const Matrix& m, uint32_t block, uint32_t i, uint32_t records, uint32_t tiles) {
+        return {((uint64_t)block * tiles + 4 * i) * 2048, min(4u, tiles - 4 * i)};
     }
 
     // Bytes of shared memory a warp needs beside the ring.

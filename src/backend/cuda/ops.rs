@@ -20,6 +20,9 @@ pub const NARROW: u32 = 8;
 /// Keys of a split of decode attention; mirrors `SPLIT_CHUNKS · CHUNK` in `common/attend.cuh`.
 pub const SPLIT_TOKENS: u32 = 4 * CHUNK_TOKENS;
 
+/// Tokens up to which every block norms its input itself; more cost less in a launch of their own.
+const MAX_OWN_NORM: u32 = 2;
+
 /// Tile edges of the product kernel.
 const GEMM_TILE: u32 = 128;
 const GEMM_SHARED_BYTES: u32 = 3 * 2 * 128 * 64 * 2;
@@ -262,8 +265,9 @@ impl Cuda {
         args: &mut MatvecArgs,
     ) -> Result<()> {
         let launch = plan(args, format, self.path, self.device.info(), true);
-        if args.x_in_shared == 0 {
+        if args.x_in_shared == 0 || args.n > MAX_OWN_NORM {
             self.norm_rows(norm, args.residual, args.n)?;
+            args.norm = Addr(0);
         }
         self.start(kernels.of(format), &launch, args)
     }
