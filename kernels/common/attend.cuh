@@ -149,23 +149,28 @@ struct Softmax {
                                         uint32_t end) {
         const int g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3;
         float s[8][4];
+        // Loads go out in batches before the products that use them: the latency of a batch is paid once.
+        constexpr int KEYS_AHEAD = D <= 128 ? 4 : 1, VALUES_AHEAD = D <= 128 ? 8 : 4;
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint4* row = (const uint4*)(keys + (16 * (g / 2) + 2 * j + g % 2) * D) + t;
-            s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.f;
-            constexpr int AHEAD = D <= 128 ? D / 32 : 2;  // wide heads have no registers to spare for more loads in flight
+        for (int j0 = 0; j0 < 8; j0 += KEYS_AHEAD) {
+            uint4 k[KEYS_AHEAD][D / 32];
 #pragma unroll
-            for (int b0 = 0; b0 < D / 32; b0 += AHEAD) {
-                if constexpr (D > 128) asm volatile("" ::: "memory");
-                uint4 k[AHEAD];
+            for (int i = 0; i < KEYS_AHEAD; i++) {
+                const uint4* row = (const uint4*)(keys + (16 * (g / 2) + 2 * (j0 + i) + g % 2) * D) + t;
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) k[i] = row[(b0 + i) * 4];
+                for (int b = 0; b < D / 32; b++) k[i][b] = row[b * 4];
+            }
+            asm volatile("" ::: "memory");
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
+            for (int i = 0; i < KEYS_AHEAD; i++) {
+                float(&sum)[4] = s[j0 + i];
+                sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+#pragma unroll
+                for (int b = 0; b < D / 32; b++) {
                     uint32_t q0[4], q1[4];
-                    q.block(b0 + i, q0, q1);
-                    mma_bf16(s[j], q0, k[i].x, k[i].y);
-                    mma_bf16(s[j], q1, k[i].z, k[i].w);
+                    q.block(b, q0, q1);
+                    mma_bf16(sum, q0, k[i][b].x, k[i][b].y);
+                    mma_bf16(sum, q1, k[i][b].z, k[i][b].w);
                 }
             }
         }
@@ -173,15 +178,23 @@ struct Softmax {
         uint32_t p[4][4];
         weigh(s, p);
 #pragma unroll
-        for (int j = 0; j < V / 8; j++) {
-            if constexpr (D > 128) asm volatile("" ::: "memory");  // keeps loads from running ahead of their registers
-            const uint4* row = (const uint4*)(values + (8 * j + g) * CHUNK) + 2 * t;
-            uint4 v0 = row[0], v1 = row[1];
-            if (first_key + CHUNK > end) zero_beyond(v0, v1, first_key + 16 * t, end);
-            mma_bf16(sum[j], p[0], v0.x, v0.y);
-            mma_bf16(sum[j], p[1], v0.z, v0.w);
-            mma_bf16(sum[j], p[2], v1.x, v1.y);
-            mma_bf16(sum[j], p[3], v1.z, v1.w);
+        for (int j0 = 0; j0 < V / 8; j0 += VALUES_AHEAD) {
+            uint4 v[VALUES_AHEAD][2];
+#pragma unroll
+            for (int i = 0; i < VALUES_AHEAD; i++) {
+                const uint4* row = (const uint4*)(values + (8 * (j0 + i) + g) * CHUNK) + 2 * t;
+                v[i][0] = row[0], v[i][1] = row[1];
+            }
+            asm volatile("" ::: "memory");
+#pragma unroll
+            for (int i = 0; i < VALUES_AHEAD; i++) {
+                if (first_key + CHUNK > end) zero_beyond(v[i][0], v[i][1], first_key + 16 * t, end);
+                float(&o)[4] = sum[j0 + i];
+                mma_bf16(o, p[0], v[i][0].x, v[i][0].y);
+                mma_bf16(o, p[1], v[i][0].z, v[i][0].w);
+                mma_bf16(o, p[2], v[i][1].x, v[i][1].y);
+                mma_bf16(o, p[3], v[i][1].z, v[i][1].w);
+            }
         }
     }
 
@@ -270,11 +283,11 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
     __shared__ bool is_last;
 
     const int warp = threadIdx.x / 32, g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3;
-    const uint32_t kv_head = blockIdx.x, group = a.heads / a.kv_heads, rows = a.n * group;
-    const uint32_t row0 = blockIdx.z * 16;
+    const uint32_t kv_head = blockIdx.x, group = a.heads / a.kv_heads;
+    const uint32_t row0 = blockIdx.z * 16, live = min(16u, a.n * group - row0);
     auto row = [&](uint32_t r) {
         const uint32_t at = row0 + r;
-        return Row{at / group, kv_head * group + at % group, at < rows};
+        return Row{at / group, kv_head * group + at % group, r < live};
     };
 
     // Position and the tokens before it were final before the kernel ahead started (embed.cu sees to that).
@@ -285,19 +298,19 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
     if (first_split + blockIdx.y >= end_split) return;
     prefetch_split<D>(a, kv_head, first_split + blockIdx.y, pos);
     wait_for_previous_kernel();
+    // The step's keys and values that fall into splits of this block; the last warps, since the first stage more queries.
+    for (uint32_t i = 3 - warp; i < a.n; i += 4) {
+        const uint32_t split = (pos + i) / (CHUNK * SPLIT_CHUNKS);
+        if (split >= first_split && (split - first_split) % gridDim.y == blockIdx.y) append_token<D>(a, i, pos + i, kv_head);
+    }
     stage_queries<D>(a, pos, stage, warp, 4, row);
-    __syncthreads();
+    __syncthreads();  // queries, and the new keys and values
     Queries<D> q;
     q.load(stage);
     const uint32_t last[2] = {pos + row(g).token, pos + row(g + 8).token};
+    const bool alone = end_split - first_split == 1;
 
     for (uint32_t split = first_split + blockIdx.y; split < end_split; split += gridDim.y) {
-        const uint32_t from = split * CHUNK * SPLIT_CHUNKS, to = from + CHUNK * SPLIT_CHUNKS;
-        if (to > pos) {
-            for (uint32_t i = warp; i < a.n; i += 4)
-                if (pos + i >= from && pos + i < to) append_token<D>(a, i, pos + i, kv_head);
-            __syncthreads();  // the new keys and values are read by all four warps
-        }
         if (split + gridDim.y < end_split) prefetch_split<D>(a, kv_head, split + gridDim.y, pos);
         Softmax<D> soft;
         soft.clear();
@@ -307,17 +320,16 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float w = soft.total(r);
+            if (g + 8 * r >= live) continue;
             if (t == 0) tops[warp * 16 + g + 8 * r] = soft.top[r], weights[warp * 16 + g + 8 * r] = w;
 #pragma unroll
             for (int j = 0; j < D / 8; j++)
                 *(float2*)(sums + (warp * 16 + g + 8 * r) * D + 8 * j + 2 * t) = make_float2(soft.sum[j][2 * r], soft.sum[j][2 * r + 1]);
         }
         __syncthreads();  // all four partial sums are there
-        const bool alone = end_split - first_split == 1;
-        for (uint32_t i = threadIdx.x; i < 16 * D; i += 128) {
+        for (uint32_t i = threadIdx.x; i < live * D; i += 128) {
             const uint32_t r = i / D, d = i % D;
             const Row who = row(r);
-            if (!who.live) continue;
             float top = MASKED, weight = 0.f, sum = 0.f;
 #pragma unroll
             for (int w = 0; w < 4; w++) top = fmaxf(top, tops[w * 16 + r]);
@@ -327,12 +339,11 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
                 weight = fmaf(weights[w * 16 + r], scale, weight);
                 sum = fmaf(sums[(w * 16 + r) * D + d], scale, sum);
             }
-            const uint32_t out = who.token * a.heads + who.head;
             if (alone) {
                 a.context[(uint64_t)who.token * a.context_stride + who.head * D + d] = f32_to_bf16(sum / weight);
                 continue;
             }
-            float* part = a.partial + ((uint64_t)out * a.max_splits + split) * (D + 2);
+            float* part = a.partial + ((uint64_t)(who.token * a.heads + who.head) * a.max_splits + split) * (D + 2);
             part[d] = sum;
             if (d == 0) part[D] = top, part[D + 1] = weight;
         }
@@ -347,12 +358,10 @@ __device__ __forceinline__ void attend_step(const AttendArgs& a) {
         __syncthreads();
         if (!is_last) continue;
         __threadfence();
-        for (uint32_t i = threadIdx.x; i < 16 * D; i += 128) {
+        for (uint32_t i = threadIdx.x; i < live * D; i += 128) {
             const uint32_t r = i / D, d = i % D;
             const Row who = row(r);
-            if (!who.live) continue;
-            const uint32_t out = who.token * a.heads + who.head;
-            const float* part = a.partial + (uint64_t)out * a.max_splits * (D + 2);
+            const float* part = a.partial + (uint64_t)(who.token * a.heads + who.head) * a.max_splits * (D + 2);
             float top = MASKED, weight = 0.f, sum = 0.f;
 #pragma unroll 8
             for (uint32_t s = first_split; s < end_split; s++) top = fmaxf(top, __ldcg(part + (uint64_t)s * (D + 2) + D));

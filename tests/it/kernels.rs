@@ -29,6 +29,10 @@ fn prebuilt_kernels_are_fresh() {
     };
     let scratch = tempfile::tempdir().unwrap();
     for family in compile::families(&dir).unwrap() {
+        let hash = compile::source_hash(&dir, &family).unwrap();
+        if update && compile::field(&manifest(&family), "source") == Some(hash.as_str()) {
+            continue;
+        }
         let out = scratch.path().join("fatbin");
         let fresh = compile::compile(&nvcc, &dir, &family, &out).unwrap();
         let bytes = fs::read(&out).unwrap();

@@ -67,8 +67,11 @@ pub fn plan(
     let (room, x) = *choices.iter().find(fits).unwrap_or(&(limit, x));
     args.x_in_shared = u32::from(x > 0);
     args.stages = stages(room, x).clamp(least, most);
+    // Unpacking is bound by latency: a second block on each multiprocessor hides it. Plain bf16 is bound by memory, and the
+    // room is better used by the next kernel's first weights.
+    let blocks = if format == Format::Pairlut && room <= HALF_SM_BYTES { 2 } else { 1 };
     Launch {
-        grid: (args.jobs.min(device.sms), 1, 1),
+        grid: (args.jobs.min(blocks * device.sms), 1, 1),
         block: THREADS,
         shared_bytes: fixed + x + args.stages * stage,
         overlap: true,
