@@ -145,6 +145,20 @@ fn run(model: &str, json: &str, format: Format, portable: bool, peak: f64) -> Re
     let label = format!("{model} {format:?}{}", if portable { " portable" } else { "" });
     println!("\n{label}: weights {:.3} GB, load {load:.2} s", ledger.weights as f64 / 1e9);
     for n in [1u32, 8] {
+        for kind in ["qkv", "o proj", "gate_up", "down", "head"] {
+            let launches: Vec<Vec<WeightId>> =
+                program.ops.iter().filter(|op| name(op) == kind).map(weights_of).collect();
+            let shapes = launches[0].iter().map(|id| program.weight(*id).shape);
+            let (rows, cols) = shapes.fold((0, 0), |(r, _), s| (r + s.rows, s.cols));
+            let bytes: usize =
+                launches[0].iter().flat_map(|id| host.weight(*id).parts.0).map(<[u8]>::len).sum();
+            let us = f64::from(gpu.time_products(&launches, n, 4)?) * 1e3 / launches.len() as f64;
+            let floor = bytes as f64 / peak * 1e6;
+            println!(
+                "  bare {rows:6} x {cols:5} n {n} {us:8.2} us  floor {floor:8.2}  {:5.1} %",
+                100.0 * floor / us
+            );
+        }
         for kind in ["embed", "qkv", "attend", "o proj", "gate_up", "down", "head", "sample"] {
             let ops: Vec<Op> = program.ops.iter().filter(|op| name(op) == kind).cloned().collect();
             let bytes: u64 = ops

@@ -150,7 +150,8 @@ struct Softmax {
         const int g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3;
         float s[8][4];
         // Loads go out in batches before the products that use them: the latency of a batch is paid once.
-        constexpr int KEYS_AHEAD = D <= 128 ? 4 : 1, VALUES_AHEAD = D <= 128 ? 8 : 4;
+        constexpr int KEYS_AHEAD = D <= 128 ? 4 : 1, VALUES_AHEAD = D > 128 ? 4 : D == 96 ? 6 : 8;
+        static_assert(8 % KEYS_AHEAD == 0 && V / 8 % VALUES_AHEAD == 0, "whole batches");
 #pragma unroll
         for (int j0 = 0; j0 < 8; j0 += KEYS_AHEAD) {
             uint4 k[KEYS_AHEAD][D / 32];

@@ -69,6 +69,16 @@ struct Walk {
     }
 };
 
+// A place in a ring and the parity of its round; counted up, since a division by the number of stages costs as much as
+// unpacking a quarter of a tile.
+struct Cursor {
+    uint32_t slot = 0, parity = 0;
+
+    __device__ __forceinline__ void next(uint32_t stages) {
+        if (++slot == stages) slot = 0, parity ^= 1;
+    }
+};
+
 // Shared memory of a block. The host computes the same sum (backend/cuda/matvec.rs).
 struct Layout {
     uint32_t x, parts, scratch, bars, ring;
@@ -106,29 +116,33 @@ __device__ __forceinline__ void load_x(const MatvecArgs& a, uint8_t* x, float* p
     }
 }
 
-// The B fragments of one tile for this lane: token lane/4, columns 16·(lane%4) …
-__device__ __forceinline__ void x_fragments(const MatvecArgs& a, const uint8_t* x, uint32_t tile, uint4 (&b)[2]) {
-    const uint32_t lane = threadIdx.x & 31, token = lane / 4, t = lane & 3;
-    b[0] = b[1] = make_uint4(0, 0, 0, 0);
-    if (token >= a.n) return;
-    if (a.x_in_shared) {
-        const uint8_t* at = x + token * (a.tiles * 128 + 64) + tile * 128 + t * 16;
-        b[0] = *(const uint4*)at;
-        b[1] = *(const uint4*)(at + 64);
-    } else {
-        const uint4* at = (const uint4*)(a.x + (uint64_t)token * a.x_stride + tile * 64 + t * 16);
-        b[0] = at[0];
-        b[1] = at[1];
+// Where this lane's part of x begins: token lane/4, columns 16·(lane%4) … of tile 0. Tiles are 128 bytes apart either way.
+struct Activations {
+    const uint8_t* at;
+    bool live, in_shared;
+
+    __device__ __forceinline__ Activations(const MatvecArgs& a, const uint8_t* shared_x) {
+        const uint32_t lane = threadIdx.x & 31, token = lane / 4, t = lane & 3;
+        live = token < a.n;
+        in_shared = a.x_in_shared;
+        at = in_shared ? shared_x + token * (a.tiles * 128 + 64) + t * 16
+                       : (const uint8_t*)(a.x + (uint64_t)token * a.x_stride) + t * 32;
     }
-}
+
+    __device__ __forceinline__ void fragments(uint32_t tile, uint4 (&b)[2]) const {
+        b[0] = b[1] = make_uint4(0, 0, 0, 0);
+        if (!live) return;
+        const uint8_t* p = at + tile * 128;
+        b[0] = *(const uint4*)p;
+        b[1] = *(const uint4*)(p + (in_shared ? 64 : 16));
+    }
+};
 
 template <class L>
-__device__ __forceinline__ void multiply(const MatvecArgs& a, const uint8_t* slot, const uint8_t* x, uint8_t* scratch,
-                                         uint32_t record, uint32_t t, float (&acc)[4]) {
-    const uint32_t tiles = min(4u, a.tiles - 4 * record);
-    if (t >= tiles) return;
+__device__ __forceinline__ void multiply(const uint8_t* slot, const Activations& x, uint8_t* scratch, uint32_t tiles,
+                                         uint32_t tile, uint32_t t, float (&acc)[4]) {
     uint4 b[2];
-    x_fragments(a, x, 4 * record + t, b);
+    x.fragments(tile, b);
     const uint32_t words[8] = {b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w};
     L::tile(slot, t, tiles, scratch, [&](int s, const uint32_t (&w)[4]) { mma_bf16(acc, w, words[2 * s], words[2 * s + 1]); });
 }
@@ -139,7 +153,8 @@ struct BulkRing {
     const MatvecArgs& a;
     Walk<EPI> ahead;
     typename L::Place place;  // of the record `ahead` stands at, read one record early: nothing waits for the index
-    uint32_t ring, full, empty, filled = 0;
+    uint32_t ring, full, empty;
+    Cursor filling, using_;
     uint64_t policy;
 
     __device__ __forceinline__ BulkRing(const MatvecArgs& args, uint8_t* shared, const Layout& at, uint32_t quad)
@@ -162,25 +177,25 @@ struct BulkRing {
     // Starts the copy of the next record, if there is one. The slot's last readers have arrived on `empty`.
     __device__ __forceinline__ void fill(uint32_t quad) {
         if ((threadIdx.x & 127) != 0 || ahead.done()) return;
-        const uint32_t slot = filled % a.stages, round = filled / a.stages;
-        if (round > 0) barrier_wait(empty + 8 * slot, (round - 1) & 1);
+        const uint32_t slot = filling.slot;
+        barrier_wait(empty + 8 * slot, filling.parity ^ 1);  // in the first round nothing has to be left first
         const uint32_t bytes = place.bytes();
         barrier_expect(full + 8 * slot, bytes);
         bulk_copy(ring + slot * a.slot_bytes, a.m[ahead.which].data + place.first(), bytes, full + 8 * slot, policy);
         ahead.next(quad);
         if (!ahead.done()) place = look();
-        filled++;
+        filling.next(a.stages);
     }
 
-    __device__ __forceinline__ uint32_t wait(uint32_t i) const {
-        const uint32_t slot = i % a.stages;
-        barrier_wait(full + 8 * slot, i / a.stages & 1);
-        return slot;
+    __device__ __forceinline__ uint32_t wait() const {
+        barrier_wait(full + 8 * using_.slot, using_.parity);
+        return using_.slot;
     }
 
-    __device__ __forceinline__ void release(uint32_t i, uint32_t quad) {
+    __device__ __forceinline__ void release(uint32_t quad) {
         __syncwarp();  // all lanes have read the slot
-        if ((threadIdx.x & 31) == 0) barrier_arrive(empty + 8 * (i % a.stages));
+        if ((threadIdx.x & 31) == 0) barrier_arrive(empty + 8 * using_.slot);
+        using_.next(a.stages);
         fill(quad);
     }
 };
@@ -191,7 +206,8 @@ struct AsyncRing {
     const MatvecArgs& a;
     Walk<EPI> ahead;
     typename L::Place place;
-    uint32_t ring, filled = 0;
+    uint32_t ring;
+    Cursor filling, using_;
 
     __device__ __forceinline__ AsyncRing(const MatvecArgs& args, uint8_t* shared, const Layout& at, uint32_t quad)
         : a(args), ahead(args, quad) {
@@ -208,25 +224,26 @@ struct AsyncRing {
         if (!ahead.done()) {
             const uint8_t* from = a.m[ahead.which].data + place.first();
             const uint32_t bytes = place.bytes();
-            const uint32_t to = ring + filled % a.stages * a.slot_bytes;
+            const uint32_t to = ring + filling.slot * a.slot_bytes;
             for (uint32_t i = (threadIdx.x & 127) * 16; i < bytes; i += 128 * 16)
                 cp_async_16_or_zero(to + i, from + i, true);
             ahead.next(quad);
             if (!ahead.done()) place = look();
         }
         cp_async_commit();
-        filled++;
+        filling.next(a.stages);
     }
 
-    __device__ __forceinline__ uint32_t wait(uint32_t i) const {
+    __device__ __forceinline__ uint32_t wait() const {
         if (a.stages == 2) cp_async_wait<1>();
         else cp_async_wait<2>();
         named_barrier(3 + (threadIdx.x / 128), 128);  // every thread's part of the record has arrived
-        return i % a.stages;
+        return using_.slot;
     }
 
-    __device__ __forceinline__ void release(uint32_t i, uint32_t quad) {
+    __device__ __forceinline__ void release(uint32_t quad) {
         named_barrier(3 + quad, 128);  // all four warps have read the slot
+        using_.next(a.stages);
         fill(quad);
     }
 };
@@ -273,17 +290,20 @@ __device__ __forceinline__ void matvec(const MatvecArgs& a) {
     __syncthreads();  // x is there
 
     // Every quad passes the same row blocks, also those in which it has no record, so that all meet at the barrier.
-    uint32_t used = 0, parity = 0;
+    const Activations x(a, shared + at.x);
+    const uint8_t* slots = shared + at.ring + quad * a.stages * a.slot_bytes;
+    const uint32_t tiles = a.tiles, slot_bytes = a.slot_bytes;
+    uint32_t parity = 0;
     Walk<EPI> row(a, 0);
     while (!row.done()) {
         const uint32_t matrices = EPI == ACT ? 2 : 1;
         float* part = (float*)(shared + at.parts) + parity * matrices * WARPS * a.n * 16;
         for (uint32_t which = 0; which < matrices; which++) {
             float acc[4] = {0.f, 0.f, 0.f, 0.f};
-            for (uint32_t record = quad; record < a.records; record += QUADS, used++) {
-                const uint32_t slot = ring.wait(used);
-                multiply<L>(a, shared + at.ring + (quad * a.stages + slot) * a.slot_bytes, shared + at.x, scratch, record, t, acc);
-                ring.release(used, quad);
+            for (uint32_t first = 4 * quad; first < tiles; first += 4 * QUADS) {
+                const uint32_t slot = ring.wait(), in_record = min(4u, tiles - first);
+                if (t < in_record) multiply<L>(slots + slot * slot_bytes, x, scratch, in_record, first + t, t, acc);
+                ring.release(quad);
             }
             float* mine = part + (which * WARPS + warp) * a.n * 16;
             const uint32_t g = lane / 4, token = 2 * (lane & 3);

@@ -26,7 +26,7 @@ use self::ops::{NARROW, SPLIT_TOKENS};
 use crate::backend::{Backend, Card, Ledger, Weights};
 use crate::error::{Error, Kind, Result};
 use crate::model::kv::{KvFormat, KvLayout};
-use crate::model::op::{Buf, Input, Op, Rows, Sampling, Step};
+use crate::model::op::{Buf, Input, Op, Rows, Sampling, Step, WeightId};
 use crate::model::program::{Program, Role};
 use crate::model::rope::RopeTable;
 
@@ -469,14 +469,34 @@ impl Backend for Cuda {
 impl Cuda {
     /// Milliseconds per replay of `ops` on a step of `n` tokens at position `pos`, as one graph: the least of `repeats` means
     /// over ten replays. The cache is as the steps before left it.
+    ///
+    /// # Errors
+    /// A driver error.
     pub fn time(&mut self, ops: &[Op], n: u32, pos: u32, repeats: u32) -> Result<f32> {
         let tokens = vec![0u32; n as usize];
         let step = Step { input: Input::Tokens(&tokens), pos, rows: Rows::Last, sample: false };
         self.write_tokens(&step)?;
         self.cache.hold(pos + n)?;
         let shape = step::shape(&step);
+        self.time_graph(repeats, || ops.iter().try_for_each(|op| self.queue(op, shape)))
+    }
+
+    /// The same for bare products: each entry is one launch over matrices of one format and width.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub fn time_products(
+        &mut self,
+        launches: &[Vec<WeightId>],
+        n: u32,
+        repeats: u32,
+    ) -> Result<f32> {
+        self.time_graph(repeats, || launches.iter().try_for_each(|ids| self.bare(ids, n)))
+    }
+
+    fn time_graph(&self, repeats: u32, work: impl FnOnce() -> Result<()>) -> Result<f32> {
         self.capturing.set(true);
-        let graph = self.stream.capture(|| ops.iter().try_for_each(|op| self.queue(op, shape)));
+        let graph = self.stream.capture(work);
         self.capturing.set(false);
         let graph = graph?;
         let (start, end) = (self.device.event()?, self.device.event()?);

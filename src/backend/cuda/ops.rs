@@ -272,6 +272,29 @@ impl Cuda {
         self.start(kernels.of(format), &launch, args)
     }
 
+    /// One launch of bare products y = W·x of matrices of one format and width: what a library's matrix-vector call does.
+    pub(super) fn bare(&self, ids: &[WeightId], n: u32) -> Result<()> {
+        let first = Linear { w: ids[0], bias: None };
+        let cols = self.program.weight(ids[0]).shape.cols;
+        let mut args = MatvecArgs {
+            x: self.scratch.normed.addr(),
+            x_stride: tiles(cols) * 64,
+            y: self.buffers.qkv.addr(),
+            count: ids.len() as u32,
+            n,
+            cols,
+            ..MatvecArgs::default()
+        };
+        let mut rows = 0;
+        for (i, id) in ids.iter().enumerate() {
+            self.put(&mut args, i, &Linear { w: *id, bias: None }, &mut rows);
+        }
+        args.stride = rows;
+        let format = self.format(&first);
+        let launch = plan(&mut args, format, self.path, self.device.info(), true);
+        self.start(self.kernels.qkv.of(format), &launch, &args)
+    }
+
     fn project(&self, w: &Linear, x: Addr, x_stride: u32, n: u32) -> Result<()> {
         let hidden = self.program.config.hidden;
         let mut args = MatvecArgs {
