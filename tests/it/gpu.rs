@@ -127,7 +127,8 @@ fn device_functions_have_the_host_s_bits() {
     let output = device.alloc(x.len() as u64 * 4).unwrap();
     input.write(0, bytemuck::cast_slice(&x)).unwrap();
     let bf16 = |v: f32| bf16_to_f32(f32_to_bf16(v));
-    let list: [(u32, fn(f32) -> f32); 5] =
+    type Function = fn(f32) -> f32;
+    let list: [(u32, Function); 5] =
         [(0, func::exp), (1, func::silu), (2, func::tanh), (3, func::gelu_tanh), (4, bf16)];
     for (id, host) in list {
         output.fill(&stream, 0xff).unwrap();
