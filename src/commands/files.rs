@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile};
 
 use crate::error::{Error, Result};
 
@@ -14,7 +14,15 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let mut file = NamedTempFile::new_in(dir).map_err(|e| failed(&e))?;
+    let mut file = temporary(dir).map_err(|e| failed(&e))?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| failed(&e))?;
     file.persist(path).map(drop).map_err(|e| failed(&e.error))
+}
+
+/// A file that others may read, as the user's mask allows (temporary files are private otherwise).
+fn temporary(dir: &Path) -> std::io::Result<NamedTempFile> {
+    let mut builder = Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.prefix(".snug-").tempfile_in(dir)
 }

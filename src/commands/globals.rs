@@ -97,7 +97,7 @@ fn parse_device(text: &str) -> Result<Device> {
     }
 }
 
-/// `script:FILE` replays token ids from a JSON file instead of computing them: a testing aid, named in CONTRIBUTING.md.
+/// `script:FILE` replays token ids from a JSON file instead of computing them: a testing aid (CONTRIBUTING.md).
 fn script(path: &str) -> Result<Device> {
     let text = fs::read_to_string(path)
         .map_err(|e| Error::io(format!("cannot read the script {path}"), &e))?;

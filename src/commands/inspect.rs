@@ -77,7 +77,7 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
         let mut record = json!({
             "v": 1, "type": "model", "name": model.name,
             "path": model.path.as_ref().map(|p| p.display().to_string()),
-            "variant": Variant::of(&store).name(),
+            "variant": Variant::of(store.entries()).name(),
             "source": source_json(&store), "packer": store.packer(),
             "file_bytes": store.file_bytes(), "all": all.to_json(), "packed": packed.to_json(),
             "classes": classes.iter().map(|(n, s)| {
@@ -89,7 +89,11 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
         record["model"] = program.as_ref().map_or_else(super::output::error_record, model_json);
         return cx.out.json(&record);
     }
-    cx.out.text(&format!("{} · {}\n", visible(&model.name), Variant::of(&store).name()))?;
+    cx.out.text(&format!(
+        "{} · {}\n",
+        visible(&model.name),
+        Variant::of(store.entries()).name()
+    ))?;
     for (label, value) in facts(&store, program.as_ref()) {
         cx.out.line(format_args!("{label:<14} {value}"))?;
     }

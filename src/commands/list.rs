@@ -10,7 +10,7 @@ use super::table::Table;
 use super::{Verb, parsed, refs};
 use crate::engine::protocol::Variant;
 use crate::error::{Result, visible};
-use crate::store::Store;
+use crate::store::Listing;
 
 pub(super) const VERB: Verb = Verb {
     name: "list",
@@ -48,8 +48,8 @@ fn main(_: Options, cx: &mut Context) -> Outcome {
         return Ok(());
     }
     let rows = models.map(|(name, path)| {
-        let store = crate::engine::model::open_store(path.as_deref());
-        Row { name, path: path.map(|p| p.display().to_string()), model: store.map(|s| facts(&s)) }
+        let model = Listing::read(path.as_deref()).map(|listing| facts(&listing));
+        Row { name, path: path.map(|p| p.display().to_string()), model }
     });
     if cx.globals.json {
         for row in rows {
@@ -65,12 +65,12 @@ fn main(_: Options, cx: &mut Context) -> Outcome {
     cx.out.line(table.render())
 }
 
-fn facts(store: &Store) -> Facts {
+fn facts(model: &Listing) -> Facts {
     Facts {
-        variant: Variant::of(store),
-        bytes: store.file_bytes(),
-        parameters: store.entries().iter().map(|e| e.shape.len()).sum(),
-        exact: store.source().exact,
+        variant: Variant::of(model.entries()),
+        bytes: model.file_bytes(),
+        parameters: model.entries().iter().map(|e| e.shape.len()).sum(),
+        exact: model.source().exact,
     }
 }
 

@@ -203,7 +203,9 @@ fn explain(e: &clap::Error) -> Outcome {
     if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let mut out = Out::new();
         let text = e.render();
-        let text = if out.is_terminal() { text.ansi().to_string() } else { text.to_string() };
+        let coloured =
+            out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let text = if coloured { text.ansi().to_string() } else { text.to_string() };
         out.bytes(text.as_bytes())?;
         return out.flush();
     }

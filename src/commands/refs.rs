@@ -10,7 +10,7 @@ use super::work::{Report, Work};
 use crate::engine::model::open_store;
 use crate::engine::protocol::Variant;
 use crate::error::{Error, Kind, Result, visible};
-use crate::store::{Store, demo};
+use crate::store::{Listing, Store, demo};
 
 /// The name of the built-in model.
 pub const DEMO: &str = demo::NAME;
@@ -69,6 +69,9 @@ pub fn find(reference: &str) -> Result<Model> {
         }
         return Ok(model(Some(path.to_owned()), &name));
     }
+    if let Some((snapshot, name)) = hub_snapshot(base) {
+        return Ok(model(Some(snapshot), &name));
+    }
     if let Some((name, file)) = stored().into_iter().find(|(name, _)| name == base) {
         return Ok(model(Some(file), &name));
     }
@@ -78,8 +81,15 @@ pub fn find(reference: &str) -> Result<Model> {
 /// Opens what [`find`] found, and holds it to the variant that was asked for.
 pub fn open(model: &Model) -> Result<Store> {
     let store = open_store(model.path.as_deref())?;
-    require(model, Variant::of(&store))?;
+    require(model, Variant::of(store.entries()))?;
     Ok(store)
+}
+
+/// The header and texts of what [`find`] found.
+pub fn list(model: &Model) -> Result<Listing> {
+    let listing = Listing::read(model.path.as_deref())?;
+    require(model, Variant::of(listing.entries()))?;
+    Ok(listing)
 }
 
 /// [`open`] for large files: with progress, and a way to stop.
@@ -90,7 +100,7 @@ pub fn open_with(model: &Model, report: Report<'_>, work: &Work) -> Result<Store
         }
         None => demo::open()?,
     };
-    require(model, Variant::of(&store))?;
+    require(model, Variant::of(store.entries()))?;
     Ok(store)
 }
 
@@ -120,6 +130,43 @@ fn split_variant(reference: &str) -> Result<(&str, Option<Variant>)> {
         },
         _ => Ok((reference, None)),
     }
+}
+
+/// `org/name`, `org/name@revision`, with or without `hf://`: its directory in the cache that Hugging Face's own tools fill,
+/// and its name. Nothing is downloaded.
+fn hub_snapshot(base: &str) -> Option<(PathBuf, String)> {
+    let (repo, revision) = repository(base)?;
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let home = || Some(directories::BaseDirs::new()?.home_dir().join(".cache"));
+    let cache = match (set("HF_HUB_CACHE"), set("HF_HOME")) {
+        (Some(cache), _) => cache,
+        (None, Some(home)) => home.join("hub"),
+        (None, None) => set("XDG_CACHE_HOME").or_else(home)?.join("huggingface").join("hub"),
+    };
+    let folder = cache.join(format!("models--{}", repo.replace('/', "--")));
+    let commit = match fs::read_to_string(folder.join("refs").join(revision)) {
+        Ok(commit) => commit.trim().to_owned(),
+        Err(_) => revision.to_owned(),
+    };
+    if commit.is_empty() || commit.contains(['/', '\\']) || commit.starts_with('.') {
+        return None;
+    }
+    let snapshot = folder.join("snapshots").join(&commit);
+    snapshot.is_dir().then(|| (snapshot, format!("{repo}@{commit}")))
+}
+
+/// `org/name` and revision of a reference that can be one.
+fn repository(base: &str) -> Option<(&str, &str)> {
+    let name = base.strip_prefix("hf://").unwrap_or(base);
+    let (repo, revision) = name.split_once('@').unwrap_or((name, "main"));
+    let (org, model) = repo.split_once('/')?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(['.', '~'])
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let file = [".snug", ".gguf"].iter().any(|end| base.ends_with(end));
+    (plain(org) && plain(model) && plain(revision) && !file).then_some((repo, revision))
 }
 
 fn variant_named(name: &str) -> Option<Variant> {
@@ -156,22 +203,21 @@ fn quoted(word: &str) -> String {
 fn unknown(base: &str) -> Error {
     let shown = visible(base);
     let what = format!("cannot find the model {shown}");
-    let repo = base.strip_prefix("hf://").unwrap_or(base);
-    let parts: Vec<&str> = repo.split('/').collect();
-    let like_a_path =
-        base.starts_with(['.', '/', '~']) || base.ends_with(".snug") || base.ends_with(".gguf");
-    if parts.len() == 2 && parts.iter().all(|p| !p.is_empty()) && !like_a_path {
+    if let Some((repo, _)) = repository(base) {
+        let name = repo.rsplit('/').next().unwrap_or(repo);
         return Error::new(
             Kind::ModelNotFound,
             what,
-            "there is no such path, and this version does not download models",
+            "it is neither a path nor in the Hugging Face cache, and this version does not download models",
             format!(
-                "download the repository by other means, then `snug pack DIR -o {}`",
-                quoted(&format!("{}.snug", parts[1]))
+                "`hf download {repo}` puts it into that cache; `snug pack DIR -o {}` packs it",
+                quoted(&format!("{name}.snug"))
             ),
         );
     }
-    if like_a_path {
+    let files = [".snug", ".gguf"];
+    if base.contains('/') || base.starts_with(['.', '~']) || files.iter().any(|f| base.ends_with(f))
+    {
         let why = "there is no such file or directory";
         return Error::new(
             Kind::ModelNotFound,

@@ -65,6 +65,9 @@ impl Answering {
             canceller.cancel();
             Answer::Ends(GRACE_LOADING)
         });
+        if cx.globals.verbose > 0 && !cx.globals.quiet {
+            note(format!("snug: loading {}", visible(&model.name)));
+        }
         let mut bar = Progress::new("loading", cx.globals.quiet);
         let loaded = loop {
             match events.recv() {

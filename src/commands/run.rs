@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, ValueEnum};
+use serde_json::json;
 
 use super::globals::Context;
 use super::input::{self, Stdin};
@@ -300,9 +301,13 @@ fn print_code(reply: &Reply, cx: &mut Context) -> Outcome {
 fn in_json(o: &Options, answering: &mut Answering, ask: Ask, cx: &mut Context) -> Outcome {
     let loaded = answering.loaded.clone();
     let out = &mut cx.out;
-    out.json(&records::start(&loaded, &ask))?;
+    let mut start = records::start(&loaded, &ask);
     let mut i = 0;
     let reply = answering.ask(ask, &mut |event| match event {
+        Event::Begun { prompt_tokens, .. } => {
+            start["prompt_tokens"] = json!(prompt_tokens);
+            out.json(&start)
+        }
         Event::Token(token) if o.tokens => {
             i += 1;
             out.json(&records::token(i - 1, token))

@@ -56,8 +56,8 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
         Some(path) => Some(input::read_file(path, false)?),
         None => None,
     };
-    let store = refs::open(&refs::find(&o.model)?)?;
-    let words = Words::read(store.texts(), template.as_deref())?;
+    let model = refs::list(&refs::find(&o.model)?)?;
+    let words = Words::read(model.texts(), template.as_deref())?;
     let (text, ids) = words.chat(&messages, o.chat_template_kwargs.as_deref())?;
     let stops = words.stop_list();
     if cx.globals.json {

@@ -40,8 +40,8 @@ struct Options {
 fn main(o: Options, cx: &mut Context) -> Outcome {
     let input = PromptArgs { words: o.text, lossy: o.lossy, ..PromptArgs::default() };
     let text = input.text(cx, true)?;
-    let store = refs::open(&refs::find(&o.model)?)?;
-    let words = Words::read(store.texts(), None)?;
+    let model = refs::list(&refs::find(&o.model)?)?;
+    let words = Words::read(model.texts(), None)?;
     let t = &words.tokenizer;
     let ids = if o.special { t.encode_scaffold(&text)? } else { t.encode_text(&text)? };
     if cx.globals.json {

@@ -140,7 +140,7 @@ fn prove_levels(
     let wanted = o.level.unwrap_or(Level::Tokens);
     let (said, compared) = container(o, store, work)?;
     reached(Level::Container, said, compared, record);
-    if Variant::of(store) == Variant::Bf16 {
+    if Variant::of(store.entries()) == Variant::Bf16 {
         record.short_of = Some("the weights are stored as bf16, so nothing else is decoded".into());
         return Ok(());
     }
@@ -255,7 +255,7 @@ fn receipt(o: &Options, model: &refs::Model, store: &Store, seed: u64, record: &
         "program": concat!("snug ", env!("CARGO_PKG_VERSION")),
         "time": jiff::Timestamp::now().to_string(),
         "model": model.name,
-        "variant": Variant::of(store).name(),
+        "variant": Variant::of(store.entries()).name(),
         "file_bytes": store.file_bytes(),
         "source": { "kind": source.kind, "name": source.name, "exact": source.exact, "id": source.id },
         "against": o.against.as_ref().map(|p| p.display().to_string()),

@@ -15,7 +15,7 @@ use crate::codec::{Format, Shape};
 use crate::error::{Error, Kind, Result, visible};
 use crate::model::op::{Sampling, WeightId};
 use crate::model::program::Program;
-use crate::store::{Store, Texts, demo};
+use crate::store::{Entry, Store, Texts, demo};
 use crate::text::{ChatTemplate, StopSet, Tokenizer, template};
 
 /// Context reserved when nobody says how much, unless the model's own is smaller.
@@ -66,9 +66,9 @@ impl Weights for Stored {
 }
 
 impl Variant {
-    /// What a store holds: one packed tensor makes it lossless.
-    pub fn of(store: &Store) -> Variant {
-        let plain = store.entries().iter().all(|e| e.format == Format::Bf16);
+    /// How these weights are stored: one packed tensor makes them lossless.
+    pub fn of(entries: &[Entry]) -> Variant {
+        let plain = entries.iter().all(|e| e.format == Format::Bf16);
         if plain { Variant::Bf16 } else { Variant::Lossless }
     }
 }
@@ -108,7 +108,7 @@ impl Model {
         let start = Instant::now();
         progress(0, 0)?;
         let store = checked_store(load.path.as_deref(), progress)?;
-        let variant = Variant::of(&store);
+        let variant = Variant::of(store.entries());
         let name = load.name.clone();
         if let Some(wanted) = load.variant.filter(|v| *v != variant) {
             return Err(Error::bad_file(

@@ -219,6 +219,13 @@ pub enum Event {
     },
     /// A model is loaded.
     Ready(Box<Loaded>),
+    /// The prompt is known and fits; it is read next.
+    Begun {
+        /// Its tokens.
+        prompt_tokens: u32,
+        /// Of these, already in the cache.
+        cached_tokens: u32,
+    },
     /// The prompt is being read: tokens done of tokens in all.
     Reading {
         /// Tokens done.

@@ -211,6 +211,8 @@ impl<'a> Reply<'a> {
         let of = self.prompt.len();
         let mut at = session.rewind_to(&self.prompt);
         self.stats.cached_tokens = at as u32;
+        let (prompt_tokens, cached_tokens) = (of as u32, at as u32);
+        self.line.emit(Event::Begun { prompt_tokens, cached_tokens });
         backend.set_sampling(&self.ask.sampling, &self.prompt[..at])?;
         let widest = (backend.max_step() as usize).max(1);
         let mut chunk = widest;

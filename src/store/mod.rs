@@ -10,6 +10,7 @@ pub mod demo;
 pub mod dir;
 pub mod header;
 mod input;
+mod listing;
 mod mapped;
 pub mod pack;
 pub mod reader;
@@ -18,6 +19,7 @@ pub mod verify;
 pub mod writer;
 
 pub use input::Input;
+pub use listing::Listing;
 pub use pack::pack;
 pub use reader::Store;
 pub use texts::{MAX_TEXT, Texts};

@@ -84,7 +84,7 @@ impl Store {
         open().map_err(|e: Error| Error { what: format!("cannot open {name}"), ..e })
     }
 
-    fn of_file(path: &Path) -> Result<Store> {
+    pub(super) fn of_file(path: &Path) -> Result<Store> {
         let input = Input::open(path)?;
         let mut magic = [0; 4];
         if input.len() >= 4 {
@@ -110,7 +110,7 @@ impl Store {
         Store { files: vec![Arc::new(bytes)], texts, source, packer: Some(packer), entries, places }
     }
 
-    fn of_dir(path: &Path) -> Result<Store> {
+    pub(super) fn of_dir(path: &Path) -> Result<Store> {
         let dir = ModelDir::open(path)?;
         let (mut entries, mut places) = (Vec::new(), Vec::new());
         for t in dir.tensors {

@@ -6,6 +6,7 @@
 mod cli;
 mod codecs;
 mod cpu;
+mod engine;
 mod fuzz;
 mod gguf;
 mod golden;

@@ -152,6 +152,21 @@ fn models_are_found_or_the_nearest_are_named() {
     run("./missing.snug").fails(3).says("no such file");
     run("Qwen/Qwen3-8B").fails(3).says("does not download").says("snug pack");
     run("hf://Qwen/Qwen3-8B").fails(3);
+    // What other programs have downloaded is used where it lies.
+    source_dir(&place, "hub/models--Org--Model/snapshots/abc123");
+    place.write("hub/models--Org--Model/refs/main", "abc123");
+    let cached = |model: &str| {
+        let out = place
+            .snug(&["run", model, "-d", &d, "--json", "hi"])
+            .env("HF_HUB_CACHE", place.path("hub"))
+            .output();
+        Ran::from(out.unwrap())
+    };
+    for model in ["Org/Model", "hf://Org/Model", "Org/Model@abc123:bf16"] {
+        assert_eq!(cached(model).ok().record("start")["model"], "Org/Model@abc123:bf16");
+    }
+    cached("Org/Model@other").fails(3);
+    cached("Org/Model:lossless").fails(10);
     run("hostile\x1b]0;x\x07name").fails(3).says("hostile␛]0;x␇name");
     // A variant is held to.
     for verb in [

@@ -72,6 +72,7 @@ fn json_has_the_promised_fields() {
     let start = &records[0];
     assert_eq!(start["model"], "demo:lossless");
     assert_eq!((&start["seed"], &start["ctx_size"]), (&json!(7), &json!(1024)));
+    assert_eq!(start["prompt_tokens"], records[1]["usage"]["prompt_tokens"]);
     // What is not said comes from the model's generation_config.json.
     let s = &start["sampler"];
     assert_eq!(

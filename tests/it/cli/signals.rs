@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Place, Ran, said, wait_for};
 
@@ -48,17 +48,11 @@ fn every_signal_has_its_code_at_every_stage() {
         (Signal::TERM, 143, "terminated"),
         (Signal::HUP, 129, "hangup"),
     ] {
-        // Loading. The signal handler is there before the first byte of JSON or stderr could tell, so `-v` of a
-        // scripted device says nothing yet: a batch that cannot start is what is left to wait for.
-        let mut child =
-            place.snug(&["run", "demo", "-d", &slow_load, "--json", "hi"]).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        send(&child, signal);
-        let mut out = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "loading");
-        let last: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
-        assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!(name)));
+        // Loading.
+        let command = place.snug(&["run", "demo", "-v", "-d", &slow_load, "--json", "hi"]);
+        let ran = stopped(command, "loading demo", 0, signal);
+        assert_eq!(ran.code, Some(code), "loading: {ran:?}");
+        assert_eq!(ran.record("error")["code"], name);
         // Reading the prompt.
         let command = place.snug(&["run", "demo", "-v", "-d", &slow_read, &long]);
         let ran = stopped(command, "scripted", 0, signal);
@@ -155,4 +149,32 @@ fn ignored_signals_stay_ignored() {
         .stderr(Stdio::piped());
     let ran = stopped(shell, "scripted", 0, Signal::HUP);
     assert_eq!((ran.code, ran.out()), (Some(0), "one two three four"));
+}
+
+#[test]
+fn packing_that_is_stopped_leaves_nothing() {
+    let place = Place::new();
+    // Large, but no bytes on disk: a hole.
+    let rows = 200_000u64;
+    let header = json!({"model.embed_tokens.weight": {
+        "dtype": "BF16", "shape": [rows, 1024], "data_offsets": [0, rows * 2048],
+    }})
+    .to_string();
+    for (file, text) in snug::store::demo::open().unwrap().texts().files() {
+        place.write(&format!("big/{file}"), text);
+    }
+    let file = place.write(
+        "big/model.safetensors",
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat(),
+    );
+    let file = std::fs::File::options().write(true).open(file).unwrap();
+    file.set_len(8 + header.len() as u64 + rows * 2048).unwrap();
+    let mut child = place.snug(&["pack", "big", "-o", "big.snug"]).spawn().unwrap();
+    while place.files().len() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it began to write");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    send(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.files(), ["big"]);
 }
