@@ -4,8 +4,8 @@
 //
 // Order of effects: logit bias, penalties, temperature, top-k, top-p, min-p, draw (src/backend/cpu/sample.rs is the
 // definition). Candidates are ranked by key = (logit as ordered integer) << 32 | ~id: larger logit first, then lower id.
-// Top-k, top-p and the draw are one question, "at which candidate does the running sum of a measure, in order, exceed a
-// target?", answered by descending a key eight bits at a time (`descend`); the draw's order is by id, ascending.
+// Top-k, top-p and the draw are one question, "at which candidate does the running sum of a measure, best first, reach a
+// target?", answered by descending the key eight bits at a time (`descend`).
 //
 //   count    one block      occurrences of tokens within the penalty window (only when a penalty is on)
 //   scan     many blocks    adjusted logits, best key
@@ -23,7 +23,7 @@ constexpr uint32_t NO_TOKEN = 0xffffffffu;  // no logit was a number above -inf
 // Larger float, larger integer; NaN and -inf below everything and never candidates.
 __device__ __forceinline__ uint32_t ordered(float x) {
     if (!(x > -__int_as_float(0x7f800000))) return 0;
-    const uint32_t b = __float_as_uint(x + 0.f);  // negative zero counts as zero
+    const uint32_t b = __float_as_uint(x);
     return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
@@ -64,10 +64,9 @@ extern "C" __global__ void __launch_bounds__(256) snug_sample_scan(const __grid_
         if (penalties) {
             const uint32_t count = a.counts[i];
             if (count) {
-                // A penalty that is off changes nothing, not even a sign of zero.
-                if (p.repeat_penalty != 1.f) x = x < 0.f ? x * p.repeat_penalty : x / p.repeat_penalty;
-                if (p.presence_penalty != 0.f) x -= p.presence_penalty;
-                if (p.frequency_penalty != 0.f) x -= (float)count * p.frequency_penalty;
+                x = x > 0.f ? x / p.repeat_penalty : x * p.repeat_penalty;
+                x = x - p.presence_penalty;
+                x = x - p.frequency_penalty * (float)count;
             }
         }
         a.adjusted[i] = x;
@@ -87,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) snug_sample_weigh(const __grid
     if (p.temperature == 0.f) return;
     const uint64_t best = a.state->best;
     if (!best) return;
-    const float most = unordered(best >> 32);
+    const float top = unordered(best >> 32) / p.temperature;
     for (uint32_t i0 = blockIdx.x * 256; i0 < a.vocab; i0 += gridDim.x * 256) {
         const uint32_t i = i0 + threadIdx.x;
         uint32_t w = 0;
@@ -95,8 +94,11 @@ extern "C" __global__ void __launch_bounds__(256) snug_sample_weigh(const __grid
         if (i < a.vocab) {
             const float x = a.adjusted[i];
             key = key_of(x, i);
-            // Where the largest is infinite, the difference to it is not a number.
-            if (key) w = (uint32_t)(snug_exp((x == most ? 0.f : x - most) / p.temperature) * 1073741824.f);
+            if (key) {
+                const float y = x / p.temperature;
+                // Where the largest is infinite, the difference to it is not a number.
+                w = (uint32_t)(snug_exp(y == top ? 0.f : y - top) * 1073741824.f);
+            }
         }
         const uint32_t votes = __ballot_sync(~0u, w > 0);
         if (!votes) continue;
@@ -152,24 +154,20 @@ __device__ __forceinline__ void choose_digit(Pick& s, uint64_t prefix) {
     s.rest = left;
 }
 
-enum Order { BEST_FIRST, BY_ID };
-
-// The key at which the running measure, in order, exceeds `target` (which is less than the whole). The measure is 1 a
-// candidate, or its weight; candidates with key < cut or weight < least do not count. BY_ID the key is ~id.
-template <Order ORDER>
+// The key at which the running measure, best first, exceeds `target` (which is less than the whole). The measure is 1 a
+// candidate, or its weight; candidates with key < cut or weight < least do not count.
 __device__ __forceinline__ uint64_t descend(const SampleArgs& a, Pick& s, uint32_t n, uint64_t cut, uint32_t least,
                                             bool by_weight, uint64_t target) {
-    constexpr int TOP = ORDER == BY_ID ? 24 : 56;
     __syncthreads();
     if (threadIdx.x == 0) s.prefix = 0, s.rest = target;
-    for (int shift = TOP; shift >= 0; shift -= 8) {
+    for (int shift = 56; shift >= 0; shift -= 8) {
         for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x) s.bucket[i] = 0;
         __syncthreads();  // empty buckets, and prefix of the level above
         const uint64_t prefix = s.prefix;
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-            const uint64_t whole = a.keys[i], key = ORDER == BY_ID ? (uint32_t)whole : whole;
+            const uint64_t key = a.keys[i];
             const uint32_t w = a.weights[i];
-            if (whole < cut || w < least || (shift < TOP && key >> (shift + 8) != prefix)) continue;
+            if (key < cut || w < least || (shift < 56 && key >> (shift + 8) != prefix)) continue;
             atomicAdd(&s.bucket[key >> shift & 255], by_weight ? w : 1ull);
         }
         __syncthreads();  // full buckets
@@ -190,21 +188,18 @@ extern "C" __global__ void __launch_bounds__(1024) snug_sample_pick(const __grid
     uint32_t token = best ? ~(uint32_t)best : NO_TOKEN;
     if (best && p.temperature != 0.f) {
         uint64_t cut = 0;
-        if (p.top_k && p.top_k < n) cut = descend<BEST_FIRST>(a, s, n, 0, 0, false, p.top_k - 1);
+        if (p.top_k && p.top_k < n) cut = descend(a, s, n, 0, 0, false, p.top_k - 1);
         uint64_t total = measure(a, s, n, cut, 0);
         if (p.top_p < 1.f) {
-            // The least sum with sum · 2^32 >= floor(p · 2^32) · total.
-            const uint64_t share = (uint64_t)((double)p.top_p * 4294967296.0);
-            const uint64_t low = share * total, high = __umul64hi(share, total);
-            uint64_t need = (high << 32 | low >> 32) + ((low & 0xffffffffu) != 0);
-            if (need < 1) need = 1;
-            cut = descend<BEST_FIRST>(a, s, n, cut, 0, true, need - 1);
+            uint64_t need = (uint64_t)ceil((double)p.top_p * (double)total);
+            need = need < 1 ? 1 : need > total ? total : need;
+            cut = descend(a, s, n, cut, 0, true, need - 1);
             total = measure(a, s, n, cut, 0);
         }
         const uint32_t least = (uint32_t)ceil((double)p.min_p * 1073741824.0);
         if (least > 0) total = measure(a, s, n, cut, least);
         const uint64_t target = __umul64hi(rng_draw(p.seed, pos), total);
-        token = ~(uint32_t)descend<BY_ID>(a, s, n, cut, least, true, target);
+        token = ~(uint32_t)descend(a, s, n, cut, least, true, target);
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -4,13 +4,15 @@ pub mod cpu;
 pub mod cuda;
 pub mod scripted;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::codec::{Format, Parts, Shape};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::model::op::{Buf, Op, Sampling, Step, WeightId};
 use crate::model::program::Program;
 use cpu::Cpu;
+use cuda::Cuda;
 use scripted::{Script, Scripted};
 
 /// A weight as a backend sees it.
@@ -124,17 +126,21 @@ pub fn open(
     progress: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<Box<dyn Backend>> {
     match device {
+        Device::Auto if cuda::driver::check().is_ok() => {
+            open(&Device::Cuda(0), program, weights, setup, progress)
+        }
         Device::Auto | Device::Cpu => {
             progress(0, 0)?;
             let program = Arc::clone(program);
             Ok(Box::new(Cpu::new(program, weights, setup.context, setup.threads)?))
         }
-        Device::Cuda(index) => Err(Error::new(
-            Kind::NoGpu,
-            format!("cannot use cuda:{index}"),
-            "this build has no CUDA engine yet",
-            "run with --device cpu",
-        )),
+        Device::Cuda(index) => {
+            let options =
+                cuda::Options { index: *index as usize, capacity: setup.context, portable: false };
+            let progress = RefCell::new(progress);
+            let tell = |done, of| (progress.borrow_mut())(done, of);
+            Ok(Box::new(Cuda::new(Arc::clone(program), &*weights, options, &tell)?))
+        }
         Device::Scripted(script) => {
             Ok(Box::new(Scripted::open(script.clone(), setup.context, progress)?))
         }

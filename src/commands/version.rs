@@ -6,6 +6,7 @@ use serde_json::json;
 use super::globals::Context;
 use super::output::Outcome;
 use super::{Verb, parsed};
+use crate::backend::cuda::images::{BUILD_ID, IMAGES};
 use crate::codec::CODECS;
 use crate::model::arch::ARCHS;
 
@@ -31,14 +32,15 @@ fn main(_: Options, cx: &mut Context) -> Outcome {
     if cx.globals.json {
         return cx.out.json(&json!({
             "v": 1, "type": "version", "version": version, "target": target, "profile": profile,
-            "cpu": cpu, "codecs": codecs, "architectures": archs, "cuda": null,
+            "cpu": cpu, "codecs": codecs, "architectures": archs, "cuda": BUILD_ID,
         }));
     }
     cx.out.line(format_args!("snug {version}"))?;
     if cx.globals.verbose > 0 {
         cx.out.line(format_args!("target         {target}, {profile}"))?;
         cx.out.line(format_args!("cpu            {cpu}"))?;
-        cx.out.line("cuda           none in this build")?;
+        cx.out
+            .line(format_args!("cuda           kernels {BUILD_ID}, {} families", IMAGES.len()))?;
         cx.out.line(format_args!("codecs         {}", codecs.join(", ")))?;
         cx.out.line(format_args!("architectures  {}", archs.join(", ")))?;
     }

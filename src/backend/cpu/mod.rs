@@ -26,7 +26,7 @@ use self::cache::{Cache, Vector};
 use self::matvec::{BLOCK, Math, Strip};
 use self::pool::{Pool, Scratch};
 use self::qkv::Qkv;
-pub use self::sample::Sampler;
+pub use self::sample::{Sampler, check_sampling};
 pub use self::simd::Isa;
 use super::{Backend, Card, Ledger, Weights};
 use crate::error::{Error, Kind, Result};

@@ -48,6 +48,36 @@ fn failed(why: impl Into<String>, todo: &str) -> Error {
     Error::new(Kind::Failure, "cannot choose a token", why, todo)
 }
 
+/// Whether a rule has a meaning, for a vocabulary of `vocab` tokens.
+///
+/// # Errors
+/// `Kind::Usage` for values that have none, by name.
+pub fn check_sampling(s: &Sampling, vocab: usize) -> Result<()> {
+    let share = |x: f32| (0.0..=1.0).contains(&x);
+    let checks = [
+        ("temperature", s.temperature, s.temperature >= 0.0 && s.temperature.is_finite()),
+        ("top_p", s.top_p, share(s.top_p)),
+        ("min_p", s.min_p, share(s.min_p)),
+        (
+            "repeat_penalty",
+            s.repeat_penalty,
+            s.repeat_penalty > 0.0 && s.repeat_penalty.is_finite(),
+        ),
+        ("presence_penalty", s.presence_penalty, s.presence_penalty.is_finite()),
+        ("frequency_penalty", s.frequency_penalty, s.frequency_penalty.is_finite()),
+    ];
+    let wrong = |why| Error::new(Kind::Usage, "cannot sample like this", why, "see --help");
+    if let Some((name, value, _)) = checks.iter().find(|(_, _, good)| !good) {
+        return Err(wrong(format!("{name} cannot be {value}")));
+    }
+    for (id, bias) in &s.logit_bias {
+        if *id as usize >= vocab || bias.is_nan() {
+            return Err(wrong(format!("a bias of {bias} on token {id} of {vocab}")));
+        }
+    }
+    Ok(())
+}
+
 /// A rule, and memory to apply it in.
 pub struct Sampler {
     isa: Isa,
@@ -102,34 +132,11 @@ impl Sampler {
     /// Changes the rule.
     ///
     /// # Errors
-    /// `Kind::Usage` for values that have no meaning, by name.
+    /// As [`check_sampling`].
     pub fn set(&mut self, sampling: &Sampling) -> Result<()> {
-        let s = sampling;
-        let share = |x: f32| (0.0..=1.0).contains(&x);
-        let checks = [
-            ("temperature", s.temperature, s.temperature >= 0.0 && s.temperature.is_finite()),
-            ("top_p", s.top_p, share(s.top_p)),
-            ("min_p", s.min_p, share(s.min_p)),
-            (
-                "repeat_penalty",
-                s.repeat_penalty,
-                s.repeat_penalty > 0.0 && s.repeat_penalty.is_finite(),
-            ),
-            ("presence_penalty", s.presence_penalty, s.presence_penalty.is_finite()),
-            ("frequency_penalty", s.frequency_penalty, s.frequency_penalty.is_finite()),
-        ];
-        let wrong = |why| Error::new(Kind::Usage, "cannot sample like this", why, "see --help");
-        if let Some((name, value, _)) = checks.iter().find(|(_, _, good)| !good) {
-            return Err(wrong(format!("{name} cannot be {value}")));
-        }
-        for (id, bias) in &s.logit_bias {
-            if *id as usize >= self.adjusted.len() || bias.is_nan() {
-                let vocab = self.adjusted.len();
-                return Err(wrong(format!("a bias of {bias} on token {id} of {vocab}")));
-            }
-        }
-        self.biases = s.logit_bias.iter().copied().collect();
-        self.sampling = s.clone();
+        check_sampling(sampling, self.adjusted.len())?;
+        self.biases = sampling.logit_bias.iter().copied().collect();
+        self.sampling = sampling.clone();
         Ok(())
     }
 

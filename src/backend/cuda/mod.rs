@@ -363,13 +363,15 @@ impl Backend for Cuda {
     }
 
     fn set_sampling(&mut self, s: &Sampling, history: &[u32]) -> Result<()> {
+        crate::backend::cpu::check_sampling(s, self.program.config.vocab as usize)?;
         self.stream.synchronize()?;
+        self.pending.clear();
         let vocab = self.program.config.vocab as usize;
         if !s.logit_bias.is_empty() {
             let mut dense = vec![0f32; vocab];
             for (id, bias) in &s.logit_bias {
                 if let Some(slot) = dense.get_mut(*id as usize) {
-                    *slot += bias;
+                    *slot = *bias;
                 }
             }
             self.sampler.bias.write(0, bytemuck::cast_slice(&dense))?;
@@ -450,6 +452,10 @@ impl Backend for Cuda {
             memory.write((token * stride * 2) as u64, bytemuck::cast_slice(&row))?;
         }
         Ok(())
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
     }
 
     fn bytes_per_token(&self, pos: u32) -> u64 {
