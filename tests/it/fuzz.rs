@@ -316,3 +316,63 @@ fn gguf_headers() {
     assert!(sound > iterations / 20, "only {sound} of {iterations} headers are sound");
     assert!(models > iterations / 50, "only {models} of {iterations} headers are models");
 }
+
+/// Templates, whole and mutated: they compile or say where not, they render or say where not, and they end.
+#[test]
+fn chat_templates() {
+    let golden: serde_json::Value =
+        serde_json::from_str(include_str!("../golden/templates.json")).unwrap();
+    let snippets: serde_json::Value =
+        serde_json::from_str(include_str!("../golden/snippets.json")).unwrap();
+    let chat = golden["chats"]["system_turns"].as_array().unwrap();
+    let variables = snippets["context"].as_object().unwrap();
+    let mut corpus: Vec<String> = Vec::new();
+    corpus.extend(
+        golden["templates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|t| t["template"].as_str().unwrap().to_owned()),
+    );
+    corpus.extend(
+        snippets["snippets"].as_array().unwrap().iter().map(|s| s[0].as_str().unwrap().to_owned()),
+    );
+    corpus.extend(
+        crate::template::hostile().into_iter().map(|(source, _)| source).filter(|s| s.len() < 2000),
+    );
+    let tokenizer = crate::tokens::load_cached("bytelevel");
+    let mut stream = Stream::new(33);
+    let (mut compiled, mut rendered) = (0, 0);
+    let iterations = iterations(1500);
+    for _ in 0..iterations {
+        let pick = |stream: &mut Stream| corpus[stream.below(corpus.len() as u32) as usize].clone();
+        let mut bytes = pick(&mut stream).into_bytes();
+        if stream.below(4) == 0 {
+            // Two templates in one.
+            let other = pick(&mut stream).into_bytes();
+            let at = stream.below(bytes.len() as u32 + 1) as usize;
+            bytes.splice(at..at, other);
+        } else {
+            mutate(&mut stream, &mut bytes);
+        }
+        let source = String::from_utf8_lossy(&bytes);
+        let Ok(template) = snug::text::ChatTemplate::new(&source, tokenizer).inspect_err(|e| {
+            assert_eq!(e.kind, snug::error::Kind::BadFile, "{source}: {e}");
+            assert!(!e.why.contains("engine failed"), "{source}: {e}");
+        }) else {
+            continue;
+        };
+        compiled += 1;
+        match template.render(chat, true, variables) {
+            Ok(prompt) => {
+                prompt.encode(tokenizer).unwrap();
+                rendered += 1;
+            }
+            Err(e) => assert!(!e.why.contains("engine failed"), "{source}: {e}"),
+        }
+    }
+    assert!(
+        compiled > iterations / 10 && rendered > iterations / 20,
+        "{compiled} compile, {rendered} render"
+    );
+}

@@ -14,6 +14,7 @@ mod gpu;
 mod kernels;
 mod model;
 mod smollm2;
+mod stops;
 mod store;
 mod template;
 mod tidy;

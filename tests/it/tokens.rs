@@ -16,7 +16,7 @@ macro_rules! family {
     };
 }
 /// Name, tokenizer.json, tokenizer_config.json.
-const FAMILIES: [(&str, &str, &str); 4] =
+pub const FAMILIES: [(&str, &str, &str); 4] =
     [family!("bytelevel"), family!("llama3"), family!("sentencepiece"), family!("unigram")];
 
 fn load(name: &str) -> Tokenizer {

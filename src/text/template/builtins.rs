@@ -1,9 +1,8 @@
 //! Filters and tests of Python's Jinja that minijinja lacks, or has with other arguments or answers.
 
-use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 
-use super::source::SIZED;
 use super::{json, methods};
 
 /// Registers them.
@@ -20,58 +19,13 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("center", |state: &mut State, value: &Value, width: Option<i64>| {
         methods::call(state, value, "center", &[Value::from(width.unwrap_or(80))])
     });
-    environment.add_filter(SIZED, sized);
-    environment.add_filter("sum", sum);
-    for name in ["chain", "zip"] {
-        environment.remove_filter(name); // not Jinja's, and lazy like `+`
-    }
     for name in ["e", "escape", "forceescape"] {
         environment.add_filter(name, escape);
     }
-    environment.add_function("cycler", |items: Rest<Value>| {
-        minijinja_contrib::globals::cycler(items.to_vec())
-    });
-    environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_test("sequence", is_sequence);
     environment
         .add_test("iterable", |value: &Value| is_sequence(value) || value.try_iter().is_ok());
     environment.add_test("callable", is_callable);
-    environment.remove_global("debug");
-}
-
-/// The longest list that `+` may make longer.
-const MAX_LIST: usize = 100_000;
-
-/// The left side of a `+`, unchanged. minijinja joins lists lazily and charges nothing for it, and after enough
-/// doublings writes them out at once; here a list pays for its length, and stays below [`MAX_LIST`].
-fn sized(state: &State, value: Value) -> Result<Value, Error> {
-    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        let fail = |why| Error::new(ErrorKind::InvalidOperation, why);
-        let len = value.len().ok_or_else(|| fail("a generator cannot be added to"))?;
-        state.consume_fuel(len as u64 / 8)?;
-        if len > MAX_LIST {
-            return Err(fail("a list of more than 100000 items cannot be added to"));
-        }
-    }
-    Ok(value)
-}
-
-/// `sum(attribute=None, start=0)` of numbers. (Python's also joins lists, which no template was seen to want.)
-fn sum(
-    state: &State,
-    values: Value,
-    attribute: Option<&str>,
-    start: Option<Value>,
-    named: Kwargs,
-) -> Result<Value, Error> {
-    let start = match start {
-        Some(start) => Some(start),
-        None => named.get("start")?,
-    };
-    if start.as_ref().is_some_and(|start| !start.is_number()) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "sum: the start is not a number"));
-    }
-    minijinja::filters::sum(state, values, attribute, start, named)
 }
 
 /// Prints a value; floats as Python does.

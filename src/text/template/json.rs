@@ -116,7 +116,9 @@ impl Writer<'_, '_, '_> {
             ValueKind::Number => self.out.push_str(&number(value)?),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Map => self.map(value, depth)?,
+            // Slices and sums of lists are iterables that know their length.
             ValueKind::Seq => self.seq(value, depth)?,
+            ValueKind::Iterable if value.len().is_some() => self.seq(value, depth)?,
             _ => {
                 return Err(fail(format!("tojson: {} is not JSON serializable", value.kind())));
             }

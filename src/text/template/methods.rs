@@ -105,9 +105,35 @@ fn string(state: &State, s: &str, method: &str, args: &[Value]) -> Result<Option
             let () = from_args(args)?;
             Value::from(s.chars().any(char::is_alphabetic) && title(s) == s)
         }
+        "format" => {
+            modest_format(s)?;
+            return Ok(None);
+        }
         "expandtabs" => expand_tabs(state, s, args)?,
         _ => return Ok(None),
     }))
+}
+
+/// The widest field that a format may ask for.
+const MAX_FORMAT_WIDTH: u32 = 10_000;
+
+/// Refuses `'{:>999999999}'`, which would fill the memory before anything is charged, and widths that are fields
+/// themselves.
+fn modest_format(format: &str) -> Result<(), Error> {
+    let text = format.replace("{{", "").replace("}}", "");
+    for field in text.split('{').skip(1) {
+        let Some((field, _)) = field.split_once('}') else {
+            return Err(fail("format: a field has no end, or a field inside"));
+        };
+        let numbers =
+            field.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+        for digits in numbers {
+            if !digits.parse().is_ok_and(|n: u32| n <= MAX_FORMAT_WIDTH) {
+                return Err(fail(format!("format: {digits} is too wide")));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn non_empty(sep: &str) -> Result<&str, Error> {

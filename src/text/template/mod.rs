@@ -6,9 +6,11 @@
 //! `'…' % x` ([`source`]). A template is
 //! someone else's program, so it runs on a budget. When it fails there is no other prompt: the error says where.
 
+mod bounds;
 mod builtins;
 mod clock;
 mod json;
+mod lexer;
 mod methods;
 mod paint;
 mod source;
@@ -30,10 +32,22 @@ use super::tokens::Tokenizer;
 use crate::error::{Error, Kind, Result, visible};
 
 /// Units of work for a template, before what its input adds (one is about an instruction or 64 bytes).
-const FUEL: u64 = 2_000_000;
+const FUEL: u64 = 400_000;
 
-/// Further units for each byte of input.
-const FUEL_PER_BYTE: u64 = 2;
+/// Further units, one for so many bytes of input.
+const BYTES_PER_FUEL: u64 = 2;
+
+/// Templates beyond this are refused; published ones have tens of kilobytes.
+const MAX_SOURCE_BYTES: usize = 1 << 19;
+
+/// The engine counts lines and columns in 16 bits.
+const MAX_LINES: usize = 65_000;
+
+/// Stack of the thread that compiles or renders. Values nest at most [`bounds::MAX_DEPTH`] deep where they are kept,
+/// but one expression may stack up lazy lists, one for every two units of fuel, and each takes some hundred bytes
+/// when it is walked. The system only backs what is touched.
+const STACK_BYTES: usize = 64 << 20;
+const STACK_BYTES_PER_FUEL: usize = 512;
 
 /// How deep macros and loops may recurse.
 const MAX_RECURSION: usize = 120;
@@ -138,6 +152,7 @@ fn environment(now: &Arc<Mutex<DateTime>>) -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_recursion_limit(MAX_RECURSION);
     builtins::register(&mut environment);
+    bounds::register(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     let now = now.clone();
     environment.add_function("strftime_now", move |pattern: &str| {
@@ -156,11 +171,23 @@ impl ChatTemplate {
         let now = Arc::new(Mutex::new(DateTime::default()));
         let mut environment = environment(&now);
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(broken(format!("it is longer than {MAX_SOURCE_BYTES} bytes")));
+        }
         let source = source::one_line_end(source).into_owned();
-        let rewritten = source::rewrite(&source);
-        let place = |e: &minijinja::Error| failure(e, &source, &rewritten);
-        environment.set_syntax(syntax.map_err(|e| place(&e))?);
-        environment.add_template_owned(NAME, rewritten.text.clone()).map_err(|e| place(&e))?;
+        let rewritten = source::rewrite(&source).map_err(|at| {
+            let (line, column) = place(&source, at).unwrap_or((1, 1));
+            broken(format!("line {line}, column {column}: the tag is too long"))
+        })?;
+        let lines = rewritten.text.lines();
+        if lines.clone().count() > MAX_LINES || lines.map(str::len).any(|n| n > MAX_LINES) {
+            return Err(broken(format!("it has more than {MAX_LINES} lines, or a line that long")));
+        }
+        let compiled = on_large_stack(STACK_BYTES + STACK_BYTES_PER_FUEL * source.len(), || {
+            environment.set_syntax(syntax?);
+            environment.add_template_owned(NAME, rewritten.text.clone())
+        });
+        compiled?.map_err(|e| failure(&e, &source, &rewritten))?;
         let guard = Guard::new(tokenizer, &source);
         let named = tokenizer.named_tokens();
         Ok(ChatTemplate {
@@ -253,20 +280,42 @@ impl ChatTemplate {
         context.extend(variables.iter().map(|(key, value)| (key.clone(), value.clone())));
         let mut texts = Vec::new();
         messages.iter().chain(context.values()).for_each(|value| strings(value, &mut texts));
-        let input: usize = texts.iter().map(|text| text.len()).sum::<usize>() + self.source.len();
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let values = messages.iter().chain(context.values()).map(count).sum::<usize>();
+        let limits = [bounds::MAX_VALUES + 4 * values, bounds::MAX_BYTES + 4 * bytes];
+        context.insert(bounds::LIMITS.to_owned(), limits.to_vec().into());
         context.insert("messages".to_owned(), messages.to_vec().into());
         context.insert("add_generation_prompt".to_owned(), add_generation_prompt.into());
         if let Some(codes) = paint {
             context.insert(json::PAINT.to_owned(), vec![codes.start, codes.end].into());
         }
 
+        let fuel = FUEL + (bytes + self.source.len()) as u64 / BYTES_PER_FUEL;
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * input as u64));
-        let template = environment.get_template(NAME);
-        template
-            .and_then(|template| template.render(Serde(&context)))
-            .map_err(|e| failure(&e, &self.source, &self.rewritten))
+        environment.set_fuel(Some(fuel));
+        let stack = STACK_BYTES + STACK_BYTES_PER_FUEL.saturating_mul(fuel as usize);
+        let result =
+            on_large_stack(stack, || environment.get_template(NAME)?.render(Serde(&context)));
+        result?.map_err(|e| failure(&e, &self.source, &self.rewritten))
     }
+}
+
+/// Runs `work` on a thread of its own with so much stack.
+fn on_large_stack<T: Send>(stack_bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let failed = |why: String| {
+        Error::new(
+            Kind::DoesNotFit,
+            "cannot run the chat template",
+            why,
+            "free some memory, or allow the process more (ulimit -v)",
+        )
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(stack_bytes);
+        let thread = thread.spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| failed(format!("a thread for it does not start: {e}")))?;
+        thread.join().map_err(|_| broken("the template engine failed on it"))
+    })
 }
 
 /// What Hugging Face does to messages before a template sees them: fields without value are dropped, and reasoning
@@ -294,6 +343,15 @@ fn strings<'a>(value: &'a Value, into: &mut Vec<&'a str>) {
         Value::Array(items) => items.iter().for_each(|item| strings(item, into)),
         Value::Object(fields) => fields.values().for_each(|field| strings(field, into)),
         _ => {}
+    }
+}
+
+/// How many values a value consists of.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(fields) => fields.values().map(|field| 1 + count(field)).sum(),
+        _ => 0,
     }
 }
 
@@ -331,9 +389,13 @@ fn failure(e: &minijinja::Error, source: &str, rewritten: &Rewritten) -> Error {
         (kind, Some(detail)) => format!("{kind}: {detail}"),
         (kind, None) => kind.to_string(),
     };
+    broken(format!("{at}{}", visible(&why)))
+}
+
+fn broken(why: impl Into<String>) -> Error {
     Error::bad_file(
         "cannot use the chat template",
-        format!("{at}{}", visible(&why)),
+        why,
         "give another template with --chat-template FILE, or continue a text with --raw",
     )
 }

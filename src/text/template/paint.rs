@@ -11,8 +11,8 @@
 //! ```
 //!
 //! If the second result with the paint removed equals the first, the painted characters are exactly those that came
-//! from messages. If not, the template read what was painted, and less is painted: first only control tokens that a
-//! message contains (and their halves at its ends), then only special ones. If even that changes the result, the
+//! from messages. If not, the template read what was painted, and less is painted: first only the signs of
+//! control tokens that a message contains (and of their halves at its ends), then only of special ones. If even that changes the result, the
 //! prompt is refused: the template reads special tokens inside messages, and nobody could say who wrote them.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub(super) struct Guard {
 pub(super) enum Extent {
     /// Every character of the alphabet.
     Alphabet,
-    /// Control tokens that occur, and their halves at the ends.
+    /// The signs (what is not a letter or digit) of control tokens that occur, and of their halves at the ends.
     Tokens,
     /// The same for special tokens only.
     Specials,
@@ -160,14 +160,20 @@ impl<'a> Paint<'a> {
         // The model may write markers, so in its messages only special tokens are painted.
         let specials = extent == Extent::Specials || author == Author::Model;
         let matcher = if specials { &self.guard.special } else { &self.guard.all };
-        let mut until = 0; // bytes below this are painted
+        let sign = |c: char| !c.is_alphanumeric() && self.guard.alphabet.contains_key(&c);
+        let (mut until, mut solid) = (0, 0); // bytes below are in a token, in a token without signs
         let mut out = String::with_capacity(text.len());
         let (head, tail) = self.halves(text, specials);
         for (at, c) in text.char_indices() {
             if let Some(n) = matcher.longest_at(text, at) {
                 until = until.max(at + n);
+                if !text[at..at + n].contains(sign) {
+                    solid = solid.max(at + n);
+                }
             }
-            let painted = at < until || head.contains(&at) || tail.contains(&at);
+            let inside = at < until || head.contains(&at) || tail.contains(&at);
+            // A token whose signs are a message's is none, and templates may change letters (`upper`).
+            let painted = at < solid || (inside && sign(c));
             out.push(if painted { self.painted(c, author) } else { c });
         }
         out
@@ -186,7 +192,8 @@ impl<'a> Paint<'a> {
             return (head, tail);
         }
         let body = &text[start..end];
-        for token in self.guard.tokens.iter().filter(|token| token.special || !specials) {
+        let tokens = self.guard.tokens.iter().filter(|token| token.special || !specials);
+        for token in tokens {
             let content = token.content.as_str();
             for (cut, _) in content.char_indices().skip(1) {
                 if body.starts_with(&content[cut..]) {

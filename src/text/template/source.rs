@@ -7,16 +7,17 @@
 //!                                          → {{ '%s: %d' |format(name, n) }}
 //! {{ +n }}                                 a sign
 //!                                          → {{  n }}
-//! {{ a + b }}                              minijinja puts lists together without counting: forty doublings
-//!                                          → {{ a|sized + b }}   would fill the memory; see `builtins::sized`
+//! {{ a + [b] }}                            values that grow are weighed, see `bounds`
+//!                                          → {{ a|sized + ([b]|bound) }}
+//! {{ a * 3 }}                              → {{ a|scalar * 3 }}
+//! {% set x = a %}  {% set n.x = a %}       → {% set x =( a )|bound %}  {% set n.x =( a )|held %}
 //! ```
 //!
 //! Places in the result map back to places in the template, so that errors point into what people have.
 
 use std::borrow::Cow;
 
-/// The filter that every left side of a `+` passes through.
-pub(super) const SIZED: &str = "sized";
+use super::lexer::{Lexeme, Token, end_of_operand, end_of_raw, find, lex, next_tag};
 
 /// A template as the engine gets it.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,8 +56,14 @@ pub(super) fn one_line_end(source: &str) -> Cow<'_, str> {
     }
 }
 
+/// The engine takes time that grows with the square of an expression's length.
+const MAX_TAG_WORDS: usize = 2048;
+
 /// Rewrites a template. Text that is not a well-formed template is left for the parser to report.
-pub(super) fn rewrite(source: &str) -> Rewritten {
+///
+/// # Errors
+/// The place of a tag that is too long.
+pub(super) fn rewrite(source: &str) -> Result<Rewritten, usize> {
     let mut out = Rewritten { text: String::new(), origins: Vec::new() };
     let mut copied = 0; // source[..copied] is in out
     let mut at = 0;
@@ -68,6 +75,9 @@ pub(super) fn rewrite(source: &str) -> Rewritten {
         }
         let close = if kind == b'%' { "%}" } else { "}}" };
         let Some(tokens) = lex(source, body, close) else { break };
+        if tokens.len() > MAX_TAG_WORDS {
+            return Err(open);
+        }
         let end = tokens.last().map_or(body, |token| token.end);
         let name = tokens.iter().find(|t| t.kind == Lexeme::Name);
         if kind == b'%' && name.is_some_and(|t| t.text(source) == "raw") {
@@ -76,9 +86,11 @@ pub(super) fn rewrite(source: &str) -> Rewritten {
         }
         let mut edits: Vec<Edit> =
             name.into_iter().flat_map(|t| generation(source, *t, kind)).collect();
-        pluses(source, &tokens, &mut edits);
+        operators(source, &tokens, &mut edits);
         formats(source, &tokens, &mut edits);
-        edits.sort_by_key(|edit| edit.at);
+        let targets = if kind == b'%' { sets(source, &tokens, &mut edits) } else { 0 };
+        literals(source, &tokens, targets, &mut edits);
+        edits.sort_by_key(|edit| (edit.at, edit.rank));
         for edit in edits {
             out.copy(source, copied, edit.at);
             out.write(edit.with, edit.at);
@@ -87,135 +99,21 @@ pub(super) fn rewrite(source: &str) -> Rewritten {
         at = end;
     }
     out.copy(source, copied, source.len());
-    out
+    Ok(out)
 }
 
-fn find(source: &str, from: usize, what: &str) -> Option<usize> {
-    source[from..].find(what).map(|at| from + at + what.len())
-}
-
-/// The next `{{`, `{%` or `{#` at or after `from`: its place and second byte.
-fn next_tag(source: &str, from: usize) -> Option<(usize, u8)> {
-    let bytes = source.as_bytes();
-    (from..bytes.len().saturating_sub(1))
-        .find(|&i| bytes[i] == b'{' && matches!(bytes[i + 1], b'{' | b'%' | b'#'))
-        .map(|i| (i, bytes[i + 1]))
-}
-
-/// Where the block `{% raw %}` that was opened before `from` ends.
-fn end_of_raw(source: &str, from: usize) -> usize {
-    let mut at = from;
-    while let Some(open) = source[at..].find("{%").map(|i| at + i) {
-        let inner = source[open + 2..].trim_start_matches(['-', '+']).trim_start();
-        if inner.starts_with("endraw") {
-            return open + 2;
-        }
-        at = open + 2;
-    }
-    source.len()
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lexeme {
-    Name,
-    Text,
-    Number,
-    Open,
-    Close,
-    Dot,
-    Pipe,
-    Percent,
-    Sign,
-    Other,
-    End,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Token {
-    kind: Lexeme,
-    start: usize,
-    end: usize,
-}
-
-impl Token {
-    fn text(self, source: &str) -> &str {
-        &source[self.start..self.end]
-    }
-}
-
-/// The tokens from `from` to the closing delimiter, which is the last one; `None` if it never comes.
-fn lex(source: &str, from: usize, close: &str) -> Option<Vec<Token>> {
-    let bytes = source.as_bytes();
-    let mut tokens = Vec::new();
-    let mut depth = 0_usize;
-    let mut at = from;
-    while at < bytes.len() {
-        let start = at;
-        let run = |word: fn(u8) -> bool| {
-            bytes[start..].iter().position(|&b| !word(b)).map_or(bytes.len(), |n| start + n)
-        };
-        // A `}` inside a dictionary does not close the tag.
-        let ended = |at: usize| depth == 0 && source[at..].starts_with(close);
-        if ended(at) || (matches!(bytes[at], b'-' | b'+') && ended(at + 1)) {
-            let end = start + close.len() + usize::from(!ended(at));
-            tokens.push(Token { kind: Lexeme::End, start, end });
-            return Some(tokens);
-        }
-        let kind = match bytes[at] {
-            b' ' | b'\t' | b'\r' | b'\n' => {
-                at += 1;
-                continue;
-            }
-            quote @ (b'\'' | b'"') => {
-                at = end_of_string(bytes, at, quote)?;
-                Lexeme::Text
-            }
-            b'0'..=b'9' => {
-                at = run(|b| b.is_ascii_alphanumeric() || b == b'_');
-                Lexeme::Number
-            }
-            b if b.is_ascii_alphabetic() || b == b'_' || b >= 0x80 => {
-                at = run(|b| b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80);
-                Lexeme::Name
-            }
-            b'(' | b'[' | b'{' => {
-                depth += 1;
-                Lexeme::Open
-            }
-            b')' | b']' | b'}' => {
-                depth = depth.saturating_sub(1);
-                Lexeme::Close
-            }
-            b'.' => Lexeme::Dot,
-            b'|' => Lexeme::Pipe,
-            b'%' => Lexeme::Percent,
-            b'-' | b'+' => Lexeme::Sign,
-            _ => Lexeme::Other,
-        };
-        if at == start {
-            at += 1;
-        }
-        tokens.push(Token { kind, start, end: at });
-    }
-    None
-}
-
-fn end_of_string(bytes: &[u8], open: usize, quote: u8) -> Option<usize> {
-    let mut at = open + 1;
-    loop {
-        match *bytes.get(at)? {
-            b'\\' => at += 2,
-            b if b == quote => return Some(at + 1),
-            _ => at += 1,
-        }
-    }
-}
-
-/// `replaced` bytes at `at` become `with`.
+/// `replaced` bytes at `at` become `with`; of edits at the same place the lower rank comes first.
 struct Edit {
     at: usize,
     replaced: usize,
     with: &'static str,
+    rank: u8,
+}
+
+impl Edit {
+    fn insert(at: usize, with: &'static str, rank: u8) -> Edit {
+        Edit { at, replaced: 0, with, rank }
+    }
 }
 
 /// The edit that makes a tag for training a plain block.
@@ -225,35 +123,117 @@ fn generation(source: &str, name: Token, kind: u8) -> Option<Edit> {
         "endgeneration" => "endwith      ",
         _ => return None,
     };
-    (kind == b'%').then_some(Edit { at: name.start, replaced: with.len(), with })
+    (kind == b'%').then_some(Edit { at: name.start, replaced: with.len(), with, rank: 0 })
 }
 
-/// Names that a value cannot end with.
-const OPERATORS: [&str; 8] = ["and", "else", "if", "in", "is", "not", "or", "set"];
+/// Names after which a value begins.
+const OPERATORS: [&str; 10] = ["and", "elif", "else", "for", "if", "in", "is", "not", "or", "set"];
 
-/// Edits that take away signs `+` and guard the operator `+`.
-fn pluses(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
-    // The first token is left alone: `{%+ if … %}` is whitespace control.
+/// Whether a value ends with token `i`.
+fn ends_value(source: &str, tokens: &[Token], i: usize) -> bool {
+    match tokens[i].kind {
+        Lexeme::Name => !OPERATORS.contains(&tokens[i].text(source)),
+        Lexeme::Close | Lexeme::Number | Lexeme::Text => true,
+        _ => false,
+    }
+}
+
+/// Whether the value that ends with token `i` may be other than a number or text that stands there.
+fn may_grow(tokens: &[Token], i: usize) -> bool {
+    match tokens[i].kind {
+        // `pair.0`
+        Lexeme::Number => i > 0 && tokens[i - 1].kind == Lexeme::Dot,
+        Lexeme::Text => false,
+        _ => true,
+    }
+}
+
+/// Edits that take away signs `+`, and that weigh the left side of `+` and both sides of `*`.
+fn operators(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
+    let star = |i: usize| tokens.get(i).is_some_and(|token| token.text(source) == "*");
+    let touch = |i: usize| tokens[i].end == tokens[i + 1].start;
+    // A sign that touches the opening of a tag is whitespace control.
+    if let Some(first) = tokens.first()
+        && first.text(source) == "+"
+        && !source[..first.start].ends_with(['{', '%'])
+    {
+        edits.push(Edit { at: first.start, replaced: 1, with: " ", rank: 0 });
+    }
     for i in 1..tokens.len() {
-        if tokens[i].kind != Lexeme::Sign || tokens[i].text(source) != "+" {
-            continue;
+        let binary = ends_value(source, tokens, i - 1);
+        let left = tokens[i - 1].end;
+        if tokens[i].kind == Lexeme::Sign && tokens[i].text(source) == "+" {
+            if !binary {
+                edits.push(Edit { at: tokens[i].start, replaced: 1, with: " ", rank: 0 });
+            } else if may_grow(tokens, i - 1) {
+                edits.push(Edit::insert(left, "|sized", 2));
+            }
+        } else if star(i) && binary {
+            let power = star(i + 1) && touch(i);
+            if power {
+                continue;
+            }
+            if may_grow(tokens, i - 1) {
+                edits.push(Edit::insert(left, "|scalar", 2));
+            }
+            let right = end_of_operand(tokens, i + 1).filter(|&last| may_grow(tokens, last));
+            if let Some(last) = right {
+                edits.push(Edit::insert(tokens[last].end, "|scalar", 2));
+            }
         }
-        let left = tokens[i - 1];
-        match left.kind {
-            Lexeme::Name if OPERATORS.contains(&left.text(source)) => {}
-            Lexeme::Name | Lexeme::Close => {
-                edits.push(Edit { at: left.end, replaced: 0, with: "|sized" });
-                continue;
-            }
-            // `pair.0`
-            Lexeme::Number if i > 1 && tokens[i - 2].kind == Lexeme::Dot => {
-                edits.push(Edit { at: left.end, replaced: 0, with: "|sized" });
-                continue;
-            }
-            Lexeme::Number | Lexeme::Text => continue,
+    }
+}
+
+/// Edits that weigh what `{% set … = value %}` stores. Returns how many tokens at the beginning of a tag are names
+/// that values go to.
+fn sets(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) -> usize {
+    let text = |i: usize| tokens.get(i).map_or("", |token: &Token| token.text(source));
+    let tag = usize::from(tokens.first().is_some_and(|token| token.kind == Lexeme::Sign));
+    let mut depth = 0_usize;
+    let mut top_level = |i: usize| {
+        match tokens[i].kind {
+            Lexeme::Open => depth += 1,
+            Lexeme::Close => depth = depth.saturating_sub(1),
             _ => {}
         }
-        edits.push(Edit { at: tokens[i].start, replaced: 1, with: " " });
+        depth == 0
+    };
+    match text(tag) {
+        "for" => (tag..tokens.len()).find(|&i| top_level(i) && text(i) == "in").unwrap_or(0),
+        "set" => {
+            let Some(at) = (tag..tokens.len()).find(|&i| top_level(i) && text(i) == "=") else {
+                return 0;
+            };
+            let (Some(end), true) = (tokens.last(), at + 2 < tokens.len()) else { return 0 };
+            let attribute = tokens[tag..at].iter().any(|token| token.kind == Lexeme::Dot);
+            edits.push(Edit::insert(tokens[at].end, "(", 0));
+            edits.push(Edit::insert(end.start, if attribute { ")|held " } else { ")|bound " }, 9));
+            at
+        }
+        _ => 0,
+    }
+}
+
+/// Edits that weigh lists, tuples and mappings that are written out, from token `first` on.
+fn literals(source: &str, tokens: &[Token], first: usize, edits: &mut Vec<Edit>) {
+    for i in first..tokens.len() {
+        if tokens[i].kind != Lexeme::Open || (i > 0 && ends_value(source, tokens, i - 1)) {
+            continue; // or a call or a subscript
+        }
+        let Some(close) = tokens[i].partner else { continue };
+        let round = tokens[i].text(source) == "(";
+        let operand_of_format = round
+            && i > 1
+            && tokens[i - 1].kind == Lexeme::Percent
+            && tokens[i - 2].kind == Lexeme::Text;
+        // `(a, b) = …` among the names of a `with`
+        let target = tokens.get(close + 1).is_some_and(|next| next.text(source) == "=")
+            && tokens.get(close + 2).is_some_and(|next| next.text(source) != "=");
+        let group = round && !tokens[i].comma;
+        if !operand_of_format && !target && !group {
+            edits.push(Edit::insert(tokens[i].start, "(", 1));
+            edits.push(Edit::insert(tokens[close].end, "|bound)", 1));
+        }
     }
 }
 
@@ -265,64 +245,18 @@ fn formats(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
         }
         let Some(last) = end_of_operand(tokens, i + 1) else { continue };
         // A parenthesised operand already has the parentheses of a call.
-        let tuple = tokens[i + 1].text(source) == "(" && closing(tokens, i + 1) == Some(last);
-        edits.push(Edit {
-            at: tokens[i].start,
-            replaced: 1,
-            with: if tuple { "|format" } else { "|format(" },
-        });
+        let tuple = tokens[i + 1].text(source) == "(" && tokens[i + 1].partner == Some(last);
+        let with = if tuple { "|format" } else { "|format(" };
+        edits.push(Edit { at: tokens[i].start, replaced: 1, with, rank: 0 });
         if !tuple {
-            edits.push(Edit { at: tokens[last].end, replaced: 0, with: ")" });
-        }
-    }
-}
-
-/// The token that closes the bracket `open`.
-fn closing(tokens: &[Token], open: usize) -> Option<usize> {
-    let mut depth = 0_usize;
-    for (i, token) in tokens.iter().enumerate().skip(open) {
-        match token.kind {
-            Lexeme::Open => depth += 1,
-            Lexeme::Close => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some(i);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
-/// The last token of the operand that begins at `i`: a sign, a value, and what is attached to it.
-fn end_of_operand(tokens: &[Token], mut i: usize) -> Option<usize> {
-    while tokens.get(i)?.kind == Lexeme::Sign {
-        i += 1;
-    }
-    let mut last = match tokens[i].kind {
-        Lexeme::Name | Lexeme::Text | Lexeme::Number => i,
-        Lexeme::Open => closing(tokens, i)?,
-        _ => return None,
-    };
-    loop {
-        let next = tokens.get(last + 1)?;
-        match next.kind {
-            // A number `1.5` is lexed as number, dot, number.
-            Lexeme::Dot | Lexeme::Pipe
-                if matches!(tokens.get(last + 2)?.kind, Lexeme::Name | Lexeme::Number) =>
-            {
-                last += 2;
-            }
-            Lexeme::Open => last = closing(tokens, last + 1)?,
-            _ => return Some(last),
+            edits.push(Edit::insert(tokens[last].end, ")", 3));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::rewrite;
+    use super::{MAX_TAG_WORDS, rewrite};
 
     #[test]
     fn what_is_rewritten_and_what_is_not() {
@@ -342,6 +276,10 @@ mod tests {
             ),
             ("{{ '%s' % x }}", "{{ '%s' |format( x) }}"),
             ("{{ '%s' % x.y[0](1)|upper ~ z }}", "{{ '%s' |format( x.y[0](1)|upper) ~ z }}"),
+            (
+                "{{ '%s' % [a] }}{{ '%s' % (a, [b]) }}",
+                "{{ '%s' |format( ([a]|bound)) }}{{ '%s' |format (a, ([b]|bound)) }}",
+            ),
             ("{{ '%s-%s' % (a, b) + c }}", "{{ '%s-%s' |format (a, b)|sized + c }}"),
             ("{{ '%s' % (a, b)[0] }}", "{{ '%s' |format( (a, b)[0]) }}"),
             ("{{ '%.1f' % -1.5 }}", "{{ '%.1f' |format( -1.5) }}"),
@@ -350,28 +288,55 @@ mod tests {
                 "{% if '%d' % 3 == '3' %}y{% endif %}",
                 "{% if '%d' |format( 3) == '3' %}y{% endif %}",
             ),
-            ("{{ +n }}{%+ if 1 %}", "{{ +n }}{%+ if 1 %}"),
+            ("{{ +n }}{%+ if 1 %}{{+ n }}", "{{  n }}{%+ if 1 %}{{+ n }}"),
             ("{{ 1 + +n }}{{ (+n) }}", "{{ 1 +  n }}{{ ( n) }}"),
             ("{{ 1 if x else +n }}", "{{ 1 if x else  n }}"),
             ("{{ 'a' + b + c.d + 'e' }}", "{{ 'a' + b|sized + c.d|sized + 'e' }}"),
             ("{{ t.0 + f(x)+1 }}", "{{ t.0|sized + f(x)|sized+1 }}"),
             ("{{ '%s' % x + y }}", "{{ '%s' |format( x|sized) + y }}"),
             ("{{ 7 % 3 }}{{ x % 2 }}", "{{ 7 % 3 }}{{ x % 2 }}"),
-            ("{{ {'a': {'b': 1}} }}{{ 'x' % y", "{{ {'a': {'b': 1}} }}{{ 'x' % y"),
+            ("{{ {'a': {'b': 1}} }}{{ 'x' % y", "{{ ({'a': ({'b': 1}|bound)}|bound) }}{{ 'x' % y"),
+            (
+                "{{ [1] + [x][0] + f([2], (3)) }}",
+                "{{ ([1]|bound)|sized + ([x]|bound)[0]|sized + f(([2]|bound), (3)) }}",
+            ),
+            ("{{ x[1] in (1, 2) and ({}).a }}", "{{ x[1] in ((1, 2)|bound) and (({}|bound)).a }}"),
+            (
+                "{% for (a, b) in [(1, 2)] if [a] %}",
+                "{% for (a, b) in ([((1, 2)|bound)]|bound) if ([a]|bound) %}",
+            ),
+            (
+                "{% set x = 1 %}{%- set n.x=[a]-%}",
+                "{% set x =( 1 )|bound %}{%- set n.x=(([a]|bound))|held -%}",
+            ),
+            ("{% set a, b = c, d == e %}", "{% set a, b =( c, d == e )|bound %}"),
+            ("{% set x %}{% set (a, b) = y %}", "{% set x %}{% set (a, b) =( y )|bound %}"),
+            ("{% with (a, b) = (c, d) %}", "{% with (a, b) = ((c, d)|bound) %}"),
+            (
+                "{% macro m(a, b=[1]) %}{% call(x, y) m() %}",
+                "{% macro m(a, b=([1]|bound)) %}{% call(x, y) m() %}",
+            ),
+            (
+                "{{ a * b.c + 2 ** d * 'x' }}",
+                "{{ a|scalar * b.c|scalar|sized + 2 ** d|scalar * 'x' }}",
+            ),
+            ("{{ f(*a, **b) * 3 }}", "{{ f(*a, **b)|scalar * 3 }}"),
             ("{{ 'it\\'s %s' % x }}", "{{ 'it\\'s %s' |format( x) }}"),
         ] {
-            assert_eq!(rewrite(source).text, want, "{source}");
+            assert_eq!(rewrite(source).unwrap().text, want, "{source}");
         }
     }
 
     #[test]
     fn places_map_back() {
         let source = "{% generation %}\n{{ k + q + '%s' % v ~ y }}!";
-        let out = rewrite(source);
+        let out = rewrite(source).unwrap();
         for word in ["k", "+ q", "q", "+ '", "v", "~", "y", "}}!"] {
             let at = out.text.rfind(word).unwrap();
             assert_eq!(out.origin(at), source.rfind(word).unwrap(), "{word}");
         }
-        assert_eq!(rewrite("plain").origin(3), 3);
+        assert_eq!(rewrite("plain").unwrap().origin(3), 3);
+        let long = format!("ab{{{{ 1{} }}}}", "+1".repeat(MAX_TAG_WORDS));
+        assert_eq!(rewrite(&long), Err(2));
     }
 }
