@@ -67,6 +67,8 @@ pub(super) struct Chat {
 struct Interrupts {
     replying: AtomicBool,
     idle: Mutex<Option<Instant>>,
+    /// Somebody is there to press it twice.
+    people: bool,
 }
 
 fn main(o: Options, cx: &mut Context) -> Outcome {
@@ -107,10 +109,10 @@ pub(super) fn plain(
     reply: ReplyArgs,
 ) -> Outcome {
     let answering = replies::open(cx, model, reply.load_options()?)?;
-    let interrupts = Arc::new(Interrupts::default());
+    let mut lines = Lines::new()?;
+    let interrupts = Arc::new(Interrupts { people: lines.people, ..Interrupts::default() });
     let mut chat = Chat { answering, reply, system, turns: Vec::new(), last: None, interrupts };
     chat.attend(cx);
-    let mut lines = Lines::new()?;
     if lines.people {
         note("snug: Enter sends, /help lists commands, Ctrl-C stops a reply, Ctrl-D ends");
     }
@@ -138,7 +140,7 @@ pub(super) fn plain(
 
 impl Interrupts {
     fn on(&self, kind: Kind, canceller: &Canceller) -> Answer {
-        if kind != Kind::Interrupted {
+        if kind != Kind::Interrupted || !self.people {
             canceller.cancel();
             return Answer::Ends(Duration::from_millis(300));
         }
@@ -192,6 +194,7 @@ impl Chat {
         });
         self.interrupts.replying.store(false, Ordering::SeqCst);
         let reply = reply?;
+        cx.out.end_text()?;
         if !reply.text.ends_with('\n') {
             cx.out.line("")?;
         }

@@ -1,5 +1,6 @@
 //! The options that every command takes, and what a command gets to work with.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::IsTerminal;
 
@@ -23,7 +24,7 @@ pub struct Globals {
     /// Print JSON, one object a line
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to use colours
+    /// When to use colours: auto, always or never
     #[arg(
         long,
         value_name = "WHEN",
@@ -49,6 +50,36 @@ pub enum Color {
     Always,
     /// Never.
     Never,
+}
+
+impl Color {
+    /// What a command line that has not been understood says of colours, for help and version.
+    pub fn asked_for(args: &[OsString]) -> Color {
+        let words = args.iter().filter_map(|a| a.to_str());
+        let after = words.clone().skip(1);
+        words
+            .zip(after.chain([""]))
+            .filter_map(|(word, next)| match word.strip_prefix("--color") {
+                Some("") => Color::from_str(next, true).ok(),
+                Some(rest) => Color::from_str(rest.strip_prefix('=')?, true).ok(),
+                None => None,
+            })
+            .last()
+            .unwrap_or(Color::Auto)
+    }
+
+    /// Whether to use them on an output.
+    pub fn shows(self, terminal: bool) -> bool {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        match self {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+                terminal && !dumb && !set("NO_COLOR")
+            }
+        }
+    }
 }
 
 /// What a command works with.

@@ -38,7 +38,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::error::{Error, Kind};
-use globals::{Context, Globals};
+use globals::{Color, Context, Globals};
 use output::{Exit, Out, Outcome};
 
 /// A command.
@@ -137,7 +137,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let mut json = args.iter().take_while(|a| *a != "--").any(|a| a == "--json" || a == "--jsonl");
     let work = || match command_line().try_get_matches_from(&args) {
         Ok(matches) => dispatch(&matches, &mut json),
-        Err(e) => explain(&e),
+        Err(e) => explain(&e, &args),
     };
     // The hook has said what there is to say.
     let exit = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Exit::Told(Kind::Failure)));
@@ -199,17 +199,17 @@ fn no_command(name: &str) -> Error {
 }
 
 /// Help and version go to stdout and are no failure; the rest is said in our three lines.
-fn explain(e: &clap::Error) -> Outcome {
+fn explain(e: &clap::Error, args: &[OsString]) -> Outcome {
     if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let mut out = Out::new();
         let text = e.render();
-        let coloured =
-            out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let coloured = Color::asked_for(args).shows(out.is_terminal());
         let text = if coloured { text.ansi().to_string() } else { text.to_string() };
         out.bytes(text.as_bytes())?;
         return out.flush();
     }
-    let verb = std::env::args().nth(1).filter(|a| COMMANDS.iter().any(|v| v.answers_to(a)));
+    let mut words = args.iter().skip(1).filter_map(|a| a.to_str());
+    let verb = words.find(|a| COMMANDS.iter().any(|v| v.answers_to(a)));
     Err(usage_error(e, &verb.map_or("snug".into(), |v| format!("snug {v}"))).into())
 }
 

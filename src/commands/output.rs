@@ -63,6 +63,13 @@ impl Out {
         self.flush()
     }
 
+    /// Ends a reply: what waited for its next piece is written.
+    pub fn end_text(&mut self) -> Outcome {
+        let rest = self.stream.finish();
+        self.bytes(rest.as_bytes())?;
+        self.flush()
+    }
+
     /// Writes one line of our own.
     pub fn line(&mut self, line: impl Display) -> Outcome {
         let written = writeln!(self.stdout, "{line}");

@@ -10,7 +10,7 @@ use super::output::Outcome;
 use super::progress::size;
 use super::table::Table;
 use super::work::Work;
-use super::{Verb, parsed, threads};
+use super::{Verb, parsed, refs, threads};
 use crate::codec::Format;
 use crate::error::visible;
 use crate::import;
@@ -31,7 +31,7 @@ pub(super) const VERB: Verb = Verb {
 
 #[derive(Args, Clone, Debug)]
 struct Options {
-    /// A model directory (config.json, tokenizer.json, *.safetensors) or a .gguf file
+    /// A model directory, a .gguf file, or ORG/NAME in the Hugging Face cache
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
     /// The file to write
@@ -61,7 +61,7 @@ enum Codec {
 
 fn main(o: Options, cx: &mut Context) -> Outcome {
     let work = Work::new(cx, o.jobs);
-    let source = import::open(&o.source)?;
+    let source = import::open(&refs::source(&o.source))?;
     let format = match o.codec {
         Codec::Lossless => Format::Pairlut,
         Codec::Bf16 => Format::Bf16,

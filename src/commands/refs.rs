@@ -132,6 +132,14 @@ fn split_variant(reference: &str) -> Result<(&str, Option<Variant>)> {
     }
 }
 
+/// The directory or file that a source to pack means: a path, or a repository in the Hugging Face cache.
+pub fn source(path: &Path) -> PathBuf {
+    match path.to_str().filter(|_| !path.exists()).and_then(hub_snapshot) {
+        Some((snapshot, _)) => snapshot,
+        None => path.to_owned(),
+    }
+}
+
 /// `org/name`, `org/name@revision`, with or without `hf://`: its directory in the cache that Hugging Face's own tools fill,
 /// and its name. Nothing is downloaded.
 fn hub_snapshot(base: &str) -> Option<(PathBuf, String)> {
@@ -180,7 +188,7 @@ fn begins_with(path: &Path, magic: &[u8]) -> bool {
 
 fn pack_first(path: &Path, name: &str) -> Error {
     Error::bad_file(
-        format!("cannot run {}", path.display()),
+        format!("cannot use {} as it is", visible(&path.display().to_string())),
         "it is a GGUF file, which has to be packed first",
         format!(
             "snug pack {} -o {}",

@@ -27,6 +27,8 @@ pub struct Answering {
     events: Receiver<Event>,
     signals: Signals,
     quiet: bool,
+    /// Somebody reads stderr as it comes.
+    watched: bool,
 }
 
 /// A reply, whole or partial.
@@ -84,8 +86,8 @@ impl Answering {
                 "snug: `demo` is the tiny built-in demo model; it knows simple stories and small talk, not facts",
             );
         }
-        let (signals, quiet) = (cx.signals.clone(), cx.globals.quiet);
-        let answering = Answering { loaded, engine, events, signals, quiet };
+        let (signals, quiet, watched) = (cx.signals.clone(), cx.globals.quiet, cx.chatty());
+        let answering = Answering { loaded, engine, events, signals, quiet, watched };
         if cx.chatty() {
             note(answering.headline());
         }
@@ -155,7 +157,12 @@ impl Answering {
             }
             match event {
                 Event::Text(text) => reply.text += &text,
-                Event::Reasoning(text) => reply.reasoning += &text,
+                Event::Reasoning(text) => {
+                    if self.watched && reply.reasoning.is_empty() {
+                        note("snug: thinking ...");
+                    }
+                    reply.reasoning += &text;
+                }
                 Event::Truncated { from, to } => reply.truncated = Some((from, to)),
                 Event::Failed(e) => reply.error = Some(e),
                 Event::Done { reason, stats } => {

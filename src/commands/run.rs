@@ -272,6 +272,7 @@ fn in_text(o: &Options, answering: &mut Answering, ask: Ask, cx: &mut Context) -
     if o.extract_code {
         return print_code(&reply, cx);
     }
+    cx.out.end_text()?;
     if cx.out.is_terminal() && !ends_line {
         cx.out.line("")?;
     }

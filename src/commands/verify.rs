@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::globals::Context;
 use super::output::{Outcome, note};
-use super::work::Work;
+use super::work::{Report, Work};
 use super::{Verb, files, parsed, refs, threads};
 use crate::engine::model::Words;
 use crate::engine::protocol::Variant;
@@ -37,7 +37,7 @@ struct Options {
     /// The model
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Compare with this source, word by word, instead of with the hashes in the file
+    /// Compare with this source, word by word, besides the hashes in the file
     #[arg(long, value_name = "DIR|GGUF")]
     against: Option<PathBuf>,
     /// How far to go: container (L0), decode (L1), kernel (L2), logits (L3), tokens (L4) [default: all]
@@ -58,14 +58,19 @@ struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Level {
     /// Decoded weights equal the source's.
+    #[value(alias = "L0")]
     Container,
     /// Every decoder of this machine gives the same.
+    #[value(alias = "L1")]
     Decode,
     /// Products equal those of bf16.
+    #[value(alias = "L2")]
     Kernel,
     /// Logits equal those of bf16.
+    #[value(alias = "L3")]
     Logits,
     /// Greedy tokens equal those of bf16.
+    #[value(alias = "L4")]
     Tokens,
 }
 
@@ -182,13 +187,20 @@ fn container(o: &Options, store: &Store, work: &Work) -> Result<(String, u64)> {
     let name = visible(&o.model);
     let cancel = || work.is_cancelled();
     let source = match &o.against {
-        Some(path) => Some(import::open(path)?),
+        Some(path) => Some(import::open(&refs::source(path))?),
         None => None,
     };
-    let checked = work.run("comparing", |report| match &source {
-        Some(source) => store.compare_with(source.as_ref(), report, &cancel),
-        None => store.verify_hashes(report, &cancel),
-    })?;
+    // The source first: it tells where a difference is.
+    let compared = match &source {
+        Some(source) => {
+            let compare = |report: Report<'_>| store.compare_with(source.as_ref(), report, &cancel);
+            Some(work.run("comparing", compare)?.into_result(&o.model)?)
+        }
+        None => None,
+    };
+    let hashed = work.run("hashing", |report| store.verify_hashes(report, &cancel))?;
+    let hashed = hashed.into_result(&o.model)?;
+    let checked = compared.unwrap_or(hashed);
     if checked.unhashed > 0 {
         return Err(Error::new(
             Kind::Usage,
@@ -197,7 +209,6 @@ fn container(o: &Options, store: &Store, work: &Work) -> Result<(String, u64)> {
             "name its source with --against DIR",
         ));
     }
-    let checked = checked.into_result(&o.model)?;
     let with = match &o.against {
         Some(_) => "the source, word by word",
         None => "the SHA-256 taken from the source when it was packed",

@@ -115,6 +115,7 @@ impl Worker {
         if let Some(model) = &self.model {
             stats.ledger = model.backend.ledger();
             stats.context_used = model.session.used();
+            stats.bytes_per_token = model.backend.bytes_per_token(stats.context_used);
         }
         self.line.emit(Event::Done { reason, stats });
     }

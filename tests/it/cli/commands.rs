@@ -67,6 +67,10 @@ fn help_fits_a_screen_and_shows_how() {
         place.run(&["version", "--json"]).ok().record("version")["version"],
         env!("CARGO_PKG_VERSION")
     );
+    // Colours only where they are wanted.
+    assert!(!place.run(&["--help"]).ok().out().contains('\x1b'));
+    assert!(place.run(&["run", "--color", "always", "--help"]).ok().out().contains('\x1b'));
+    assert!(!place.run(&["--color=never", "run", "--help"]).ok().out().contains('\x1b'));
     // Aliases.
     assert_eq!(
         place.run(&["prompt", "--help"]).ok().stdout,
@@ -304,6 +308,7 @@ fn verify_climbs_as_far_as_it_is_asked_and_no_further() {
         let ran = place.run(&["verify", "demo", "--level", level, "--steps", "3"]).ok();
         assert_eq!(ran.out().lines().last(), Some(&*format!("level reached: {want}")));
     }
+    place.run(&["verify", "demo", "--level", "L1"]).ok();
     let against = place.run(&["verify", "demo", "--against", &dir, "--level", "container"]).ok();
     assert!(against.out().contains("the source, word by word"), "{against:?}");
     // A directory has no hashes; against itself it is what it is, and nothing more is claimed.

@@ -105,6 +105,11 @@ fn replies_cannot_drive_the_terminal_but_stay_exact_in_pipes() {
         (c.is_control() && c != '\n' && c != '\r') || ('\u{202a}'..='\u{202e}').contains(&c)
     };
     assert!(!screen.contains(acts), "{screen:?}");
+    // A carriage return at the very end is shown too.
+    let device = place.device(&[token_of(b"a"), token_of(b"\r"), END], json!({}));
+    let args = ["run", "demo", "-q", "-d", &device, "hi"];
+    let (_, screen) = Terminal::start(place.snug(&args)).ends();
+    assert!(screen.contains("a␍"), "{screen:?}");
     // Names from files are as harmless, on stdout too.
     let name = "evil\x1b]0;title\x07";
     place.demo_file(&format!("store/{name}.snug"));
