@@ -20,13 +20,13 @@
 #include "common/attend.cuh"
 
 #define SNUG_ATTEND(D)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) snug_attend_##D(const __grid_constant__ AttendArgs a) { \
+    extern "C" __global__ void __launch_bounds__(128, 2) snug_attend_##D(const __grid_constant__ AttendArgs a) { \
         attend_step<D>(a);                                                                                   \
     }                                                                                                        \
     extern "C" __global__ void __launch_bounds__(128) snug_append_##D(const __grid_constant__ AttendArgs a) { \
         append_chunk<D>(a);                                                                                  \
     }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128) snug_prefill_##D(const __grid_constant__ AttendArgs a) { \
+    extern "C" __global__ void __launch_bounds__(128, 2) snug_prefill_##D(const __grid_constant__ AttendArgs a) { \
         attend_chunk<D>(a);                                                                                  \
     }
 
