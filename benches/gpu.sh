@@ -1,0 +1,21 @@
+#!/bin/sh
+# Every GPU check and figure on a machine without cargo: gpu.sh IT_BINARY BENCH_BINARY [MODEL]
+# Both binaries come from `cargo test --test it --bench gpu --no-run` on another machine. SANITIZE=1 adds compute-sanitizer.
+set -u
+it=$1 bench=$2 model=${3:-llama-3.1-8b} here=$(dirname "$0") failed=0
+export SNUG_REQUIRE_GPU=1 RUST_BACKTRACE=0
+for test in device_functions products_are whole_models replayed sampling_is the_ledger; do
+  if out=$("$it" "$test" --test-threads=1 --nocapture 2>&1); then
+    echo "ok      $test"
+  else
+    echo "FAILED  $test"; echo "$out" | grep -A3 panicked; failed=1
+  fi
+done
+if [ -n "${SANITIZE:-}" ]; then
+  for tool in memcheck racecheck synccheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$it" replayed --test-threads=1 2>&1 | tail -n 2
+  done
+fi
+[ "$failed" = 0 ] || exit 1
+python3 "$here/peer.py" 2>/dev/null || echo "(no torch: cuBLAS not timed)"
+"$bench" "$model"
