@@ -28,8 +28,7 @@ __device__ __forceinline__ void embed(const EmbedArgs& a) {
     if (token >= a.m.rows) return;
     const uint32_t tiles = min(4u, a.tiles - 4 * record), want = token % 16;
     if (warp >= tiles) return;
-    const uint64_t first = L::locate(a.m, token / 16, record, a.records, a.tiles).first();
-    L::tile(a.m.data + first, warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
+    L::tile(L::record(a.m, token / 16, record, a.records, a.tiles), warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
         if (lane / 4 != want % 8) return;
         const uint32_t col = record * 256 + warp * 64 + 16 * (lane & 3) + 4 * s;
         const uint32_t pairs[2] = {want < 8 ? w[0] : w[1], want < 8 ? w[2] : w[3]};

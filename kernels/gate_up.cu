@@ -1,6 +1,6 @@
 // gate_up: hidden = act(W₀·x̂ + b₀)·(W₁·x̂ + b₁), x̂ = RMSNorm(residual) (1..8 tokens)
 // images: sm_80 sm_90a sm_100f sm_120f ptx_80
-// agreement: twin            order: WARPS16 (common/matvec.cuh): tiles of a warp, then warps 0..15
+// agreement: twin            order: WARPS8 (common/matvec.cuh): records of a warp, then warps 0..7
 //
 // W     [rows][cols] twice, loader L; a block takes the same 16 rows of both      hidden [n][stride] bf16
 //

@@ -1,6 +1,6 @@
 // head: logits = W·RMSNorm(residual) (1..8 tokens)
 // images: sm_80 sm_90a sm_100f sm_120f ptx_80
-// agreement: twin            order: WARPS16 (common/matvec.cuh): tiles of a warp, then warps 0..15
+// agreement: twin            order: WARPS8 (common/matvec.cuh): records of a warp, then warps 0..7
 //
 // W     [vocab][cols], loader L      residual [n][cols] f32      y [n][stride] f32
 //

@@ -28,8 +28,15 @@ extern "C" __global__ void __launch_bounds__(256) snug_prefill_norm(const __grid
     const float* x = a.residual + (uint64_t)blockIdx.x * a.cols;
     uint16_t* y = a.out + (uint64_t)blockIdx.x * a.padded;
     wait_for_previous_kernel();
-    const float r = token_rms(x, a.cols, a.eps, part, 1);
-    for (uint32_t c = threadIdx.x * 4; c < a.padded; c += 1024) *(uint2*)(y + c) = normed4(x, a.weight, r, c, a.cols);
+    float sum = 0.f;
+#pragma unroll 4
+    for (uint32_t c = threadIdx.x * 4; c < a.cols; c += 1024) sum = add_squares(*(const float4*)(x + c), sum);
+    sum = warp_sum(sum);
+    if ((threadIdx.x & 31) == 0) part[threadIdx.x / 32] = sum;
+    __syncthreads();  // the warps' sums are there
+    const float r = one_over_rms(part, a.cols, a.eps);
+    for (uint32_t c = threadIdx.x * 4; c < a.padded; c += 1024)
+        *(uint2*)(y + c) = c < a.cols ? normed4(*(const float4*)(x + c), *(const uint2*)(a.weight + c), r) : make_uint2(0, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(256) snug_prefill_act_mul(const __grid_constant__ ActMulArgs a) {

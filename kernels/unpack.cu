@@ -22,9 +22,8 @@ __device__ __forceinline__ void unpack(const UnpackArgs& a) {
     wait_for_previous_kernel();
     const uint32_t block = blockIdx.x / a.records, record = blockIdx.x % a.records, tiles = min(4u, a.tiles - 4 * record);
     if (warp >= tiles) return;
-    const uint64_t first = L::locate(a.m, block, record, a.records, a.tiles).first();
     uint16_t row_lo[16], row_hi[16];  // this lane's 16 columns of rows g and g + 8
-    L::tile(a.m.data + first, warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
+    L::tile(L::record(a.m, block, record, a.records, a.tiles), warp, tiles, scratch, [&](int s, const uint32_t (&w)[4]) {
         ((uint32_t*)row_lo)[2 * s] = w[0], ((uint32_t*)row_lo)[2 * s + 1] = w[2];
         ((uint32_t*)row_hi)[2 * s] = w[1], ((uint32_t*)row_hi)[2 * s + 1] = w[3];
     });

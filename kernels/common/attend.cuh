@@ -15,12 +15,6 @@ __device__ __forceinline__ uint16_t* cache_tile(const AttendArgs& a, uint32_t ch
     return a.cache + (tile * 2 + is_value) * (CHUNK * D);
 }
 
-// Sum over a warp, the same in every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
-    return x;
-}
-
 // One head vector, normed and turned: lane l returns elements l, l+32, … in `out`. Called by whole warps.
 template <int D>
 __device__ __forceinline__ void head_vector(const AttendArgs& a, const float* x, const uint16_t* norm, uint32_t pos,

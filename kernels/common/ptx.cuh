@@ -25,6 +25,11 @@ __device__ __forceinline__ void cp_async_16_or_zero(uint32_t to, const void* fro
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// 4 bytes, likewise.
+__device__ __forceinline__ void cp_async_4(uint32_t to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 // Closes a group of cp.async; groups complete in order.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -34,11 +39,20 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// Waits for all of this thread's cp.async, in a closed group or not.
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // 2^x within 2 ulp, 0 for results below the normal range: softmax weights, where the float mma is inexact anyway.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// Sum over the lanes of a warp, the same in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
+    return x;
 }
 
 // Programmatic dependent launch: everything before this may overlap the kernel ahead; what it wrote is visible after.
@@ -75,7 +89,21 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
 // Asks for the 128-byte line of an address to be brought into L2; costs no register and waits for nothing.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// ---- mbarriers and bulk copies (sm_90) ----
+// ---- mbarriers (sm_80) and bulk copies (sm_90) ----
+
+// True in one lane of a whole warp; unlike a comparison of lane numbers it tells the compiler that it is one.
+__device__ __forceinline__ bool elect_one() {
+    uint32_t is_one = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(is_one));
+#endif
+    return is_one;
+}
+
+// One byte of shared memory.
+__device__ __forceinline__ void store_byte(uint32_t at, uint32_t byte) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(byte) : "memory");
+}
 
 // Expects `count` arrivals a phase.
 __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count) {
@@ -90,9 +118,7 @@ __device__ __forceinline__ void barrier_init_fence() {
 }
 
 __device__ __forceinline__ void barrier_arrive(uint32_t bar) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-#endif
+    asm volatile("{\n .reg .b64 state;\n mbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(bar) : "memory");
 }
 
 // One arrival, and `bytes` more to come from the copy engine before the phase ends.
@@ -102,11 +128,16 @@ __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
 #endif
 }
 
-// Waits for the end of the phase with this parity.
+// Waits for the end of the phase with this parity. From sm_90 on a waiting thread sleeps meanwhile.
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "{\n .reg .pred p;\n WAIT:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:\n}"
+        ::"r"(bar), "r"(parity)
+        : "memory");
+#else
+    asm volatile(
+        "{\n .reg .pred p;\n WAIT:\n mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:\n}"
         ::"r"(bar), "r"(parity)
         : "memory");
 #endif
@@ -128,6 +159,14 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
     return policy;
+}
+
+// Four bytes of {lo, hi}, one a nibble of `pick`; a set bit 3 repeats the byte's sign instead. __byte_perm masks that bit away
+// with an instruction of its own; codes are clean already.
+__device__ __forceinline__ uint32_t permute(uint32_t lo, uint32_t hi, uint32_t pick) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(lo), "r"(hi), "r"(pick));
+    return r;
 }
 
 // Barrier among `threads` threads, for parts of a block; id 0 is __syncthreads.

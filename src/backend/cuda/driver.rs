@@ -54,7 +54,7 @@ impl Addr {
 }
 
 /// What is known of a device before a context is made on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceInfo {
     /// Position in the driver's list (after `CUDA_VISIBLE_DEVICES`).
     pub index: usize,

@@ -264,7 +264,7 @@ impl Cuda {
         norm: WeightId,
         args: &mut MatvecArgs,
     ) -> Result<()> {
-        let launch = plan(args, format, self.path, self.device.info(), true);
+        let launch = plan(args, format, self.path, self.device.info());
         if args.x_in_shared == 0 || args.n > MAX_OWN_NORM {
             self.norm_rows(norm, args.residual, args.n)?;
             args.norm = Addr(0);
@@ -291,7 +291,7 @@ impl Cuda {
         }
         args.stride = rows;
         let format = self.format(&first);
-        let launch = plan(&mut args, format, self.path, self.device.info(), true);
+        let launch = plan(&mut args, format, self.path, self.device.info());
         self.start(self.kernels.qkv.of(format), &launch, &args)
     }
 
@@ -309,7 +309,7 @@ impl Cuda {
         };
         self.put(&mut args, 0, w, &mut 0);
         let format = self.format(w);
-        let launch = plan(&mut args, format, self.path, self.device.info(), true);
+        let launch = plan(&mut args, format, self.path, self.device.info());
         self.start(self.kernels.proj.of(format), &launch, &args)
     }
 
