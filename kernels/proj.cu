@@ -9,7 +9,7 @@
 #include "loader/loaders.cuh"
 
 #define SNUG_KERNELS(FORMAT, LOADER)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) snug_proj_##FORMAT(const __grid_constant__ MatvecArgs a) {      \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_proj_##FORMAT(const __grid_constant__ MatvecArgs a) {      \
         matvec<AsyncRing, LOADER, ADD>(a);                                                                             \
     }                                                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) snug_proj_##FORMAT##_sm90(const __grid_constant__ MatvecArgs a) { \

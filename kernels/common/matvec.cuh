@@ -75,9 +75,11 @@ struct Normed {
     }
 };
 
-// Waits for the previous kernel and puts x where it is read from, if that is shared memory.
+// Waits for the previous kernel and puts x where it is read from, if that is shared memory. What an ADD multiplies is never
+// normed.
+template <int EPI>
 __device__ __forceinline__ void prepare_x(const MatvecArgs& a, uint8_t* x, float* part) {
-    if (a.norm) {
+    if (EPI != ADD && a.norm) {
         const Normed normed(a);
         wait_for_previous_kernel();
         normed.load(x, part);
@@ -197,7 +199,7 @@ __device__ __forceinline__ void matvec(const MatvecArgs& a) {
     Meeting meeting(a, shared, at);
 #pragma unroll 1
     for (uint32_t i = 1; i < a.stages; i++) ring.fill(i);  // every warp's first piece comes before anyone's second
-    prepare_x(a, shared + at.x, (float*)(shared + at.parts));
+    prepare_x<EPI>(a, shared + at.x, (float*)(shared + at.parts));
 
     uint32_t used = 0;  // pieces
 #pragma unroll 1
