@@ -11,6 +11,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(print);
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("trim", methods::trim);
+    environment.add_filter("format", methods::printf);
     environment.add_filter("default", default);
     environment.add_filter("d", default);
     environment.add_filter("int", int);

@@ -1,6 +1,6 @@
 //! Methods of Python's `str`, `list` and `dict` that templates call and minijinja does not have, or has otherwise.
 
-use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 /// What Python counts as white space: Unicode's, and the four separators of ASCII.
@@ -117,6 +117,26 @@ fn string(state: &State, s: &str, method: &str, args: &[Value]) -> Result<Option
 /// The widest field that a format may ask for.
 const MAX_FORMAT_WIDTH: u32 = 10_000;
 
+/// The filter `format`: Python's `%`. minijinja takes specifiers apart by bytes, so they must be ASCII.
+pub(super) fn printf(
+    state: &mut State,
+    format: &Value,
+    args: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
+    let mut rest = format.as_str().unwrap_or_default();
+    while let Some((_, spec)) = rest.split_once('%') {
+        let named = spec.strip_prefix('(').map(|spec| spec.split_once(')').unwrap_or((spec, "")));
+        let (name, spec) = named.unwrap_or(("", spec));
+        let end = spec.find(|c: char| c == '%' || c.is_alphabetic() || !c.is_ascii());
+        let end = end.filter(|&end| name.is_ascii() && spec.as_bytes()[end].is_ascii());
+        let Some(end) = end else {
+            return Err(fail("format: a specifier is not ASCII, or has no end"));
+        };
+        rest = &spec[end + 1..];
+    }
+    minijinja::filters::format(state, format, args)
+}
+
 /// Refuses `'{:>999999999}'`, which would fill the memory before anything is charged, and widths that are fields
 /// themselves.
 fn modest_format(format: &str) -> Result<(), Error> {
@@ -125,6 +145,9 @@ fn modest_format(format: &str) -> Result<(), Error> {
         let Some((field, _)) = field.split_once('}') else {
             return Err(fail("format: a field has no end, or a field inside"));
         };
+        if !field.is_ascii() {
+            return Err(fail("format: a field must be ASCII"));
+        }
         let numbers =
             field.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
         for digits in numbers {

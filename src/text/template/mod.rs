@@ -175,9 +175,9 @@ impl ChatTemplate {
             return Err(broken(format!("it is longer than {MAX_SOURCE_BYTES} bytes")));
         }
         let source = source::one_line_end(source).into_owned();
-        let rewritten = source::rewrite(&source).map_err(|at| {
+        let rewritten = source::rewrite(&source).map_err(|(at, why)| {
             let (line, column) = place(&source, at).unwrap_or((1, 1));
-            broken(format!("line {line}, column {column}: the tag is too long"))
+            broken(format!("line {line}, column {column}: {why}"))
         })?;
         let lines = rewritten.text.lines();
         if lines.clone().count() > MAX_LINES || lines.map(str::len).any(|n| n > MAX_LINES) {

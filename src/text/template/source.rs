@@ -62,8 +62,8 @@ const MAX_TAG_WORDS: usize = 2048;
 /// Rewrites a template. Text that is not a well-formed template is left for the parser to report.
 ///
 /// # Errors
-/// The place of a tag that is too long.
-pub(super) fn rewrite(source: &str) -> Result<Rewritten, usize> {
+/// The place of a tag that cannot be used, and why.
+pub(super) fn rewrite(source: &str) -> Result<Rewritten, (usize, &'static str)> {
     let mut out = Rewritten { text: String::new(), origins: Vec::new() };
     let mut copied = 0; // source[..copied] is in out
     let mut at = 0;
@@ -76,13 +76,18 @@ pub(super) fn rewrite(source: &str) -> Result<Rewritten, usize> {
         let close = if kind == b'%' { "%}" } else { "}}" };
         let Some(tokens) = lex(source, body, close) else { break };
         if tokens.len() > MAX_TAG_WORDS {
-            return Err(open);
+            return Err((open, "the tag is too long"));
         }
         let end = tokens.last().map_or(body, |token| token.end);
-        let name = tokens.iter().find(|t| t.kind == Lexeme::Name);
+        let name =
+            tokens.iter().find(|t| t.kind != Lexeme::Sign).filter(|t| t.kind == Lexeme::Name);
         if kind == b'%' && name.is_some_and(|t| t.text(source) == "raw") {
             at = end_of_raw(source, end);
             continue;
+        }
+        let files = |t: &Token| ["extends", "from", "import", "include"].contains(&t.text(source));
+        if kind == b'%' && name.is_some_and(files) {
+            return Err((open, "the tag needs other files, and a chat template is one"));
         }
         let mut edits: Vec<Edit> =
             name.into_iter().flat_map(|t| generation(source, *t, kind)).collect();
@@ -110,6 +115,9 @@ struct Edit {
     rank: u8,
 }
 
+/// Whatever is inserted before a word comes before what replaces the word.
+const REPLACES: u8 = u8::MAX;
+
 impl Edit {
     fn insert(at: usize, with: &'static str, rank: u8) -> Edit {
         Edit { at, replaced: 0, with, rank }
@@ -123,7 +131,7 @@ fn generation(source: &str, name: Token, kind: u8) -> Option<Edit> {
         "endgeneration" => "endwith      ",
         _ => return None,
     };
-    (kind == b'%').then_some(Edit { at: name.start, replaced: with.len(), with, rank: 0 })
+    (kind == b'%').then_some(Edit { at: name.start, replaced: with.len(), with, rank: REPLACES })
 }
 
 /// Names after which a value begins.
@@ -157,14 +165,14 @@ fn operators(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
         && first.text(source) == "+"
         && !source[..first.start].ends_with(['{', '%'])
     {
-        edits.push(Edit { at: first.start, replaced: 1, with: " ", rank: 0 });
+        edits.push(Edit { at: first.start, replaced: 1, with: " ", rank: REPLACES });
     }
     for i in 1..tokens.len() {
         let binary = ends_value(source, tokens, i - 1);
         let left = tokens[i - 1].end;
         if tokens[i].kind == Lexeme::Sign && tokens[i].text(source) == "+" {
             if !binary {
-                edits.push(Edit { at: tokens[i].start, replaced: 1, with: " ", rank: 0 });
+                edits.push(Edit { at: tokens[i].start, replaced: 1, with: " ", rank: REPLACES });
             } else if may_grow(tokens, i - 1) {
                 edits.push(Edit::insert(left, "|sized", 2));
             }
@@ -247,7 +255,7 @@ fn formats(source: &str, tokens: &[Token], edits: &mut Vec<Edit>) {
         // A parenthesised operand already has the parentheses of a call.
         let tuple = tokens[i + 1].text(source) == "(" && tokens[i + 1].partner == Some(last);
         let with = if tuple { "|format" } else { "|format(" };
-        edits.push(Edit { at: tokens[i].start, replaced: 1, with, rank: 0 });
+        edits.push(Edit { at: tokens[i].start, replaced: 1, with, rank: REPLACES });
         if !tuple {
             edits.push(Edit::insert(tokens[last].end, ")", 3));
         }
@@ -310,6 +318,8 @@ mod tests {
                 "{% set x =( 1 )|bound %}{%- set n.x=(([a]|bound))|held -%}",
             ),
             ("{% set a, b = c, d == e %}", "{% set a, b =( c, d == e )|bound %}"),
+            ("{% set x=+1 %}{% set y=+z %}", "{% set x=( 1 )|bound %}{% set y=( z )|bound %}"),
+            ("{% {x}endgeneration %}{{ raw }}", "{% ({x}|bound)endgeneration %}{{ raw }}"),
             ("{% set x %}{% set (a, b) = y %}", "{% set x %}{% set (a, b) =( y )|bound %}"),
             ("{% with (a, b) = (c, d) %}", "{% with (a, b) = ((c, d)|bound) %}"),
             (
@@ -337,6 +347,6 @@ mod tests {
         }
         assert_eq!(rewrite("plain").unwrap().origin(3), 3);
         let long = format!("ab{{{{ 1{} }}}}", "+1".repeat(MAX_TAG_WORDS));
-        assert_eq!(rewrite(&long), Err(2));
+        assert_eq!(rewrite(&long), Err((2, "the tag is too long")));
     }
 }
