@@ -25,6 +25,8 @@ const SHAPE: &str = r#"{"model_type": "llama", "hidden_size": 576, "intermediate
     "vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
     "rope_theta": 100000, "tie_word_embeddings": true}"#;
 
+const ROUNDS: usize = 25;
+
 /// A model in memory.
 struct Model {
     program: Arc<Program>,
@@ -61,16 +63,15 @@ impl Weights for Model {
     }
 }
 
-fn prefill(cpu: &mut Cpu, program: &Program, tokens: u32, chunk: u32) {
-    let mut pos = 0;
-    while pos < tokens {
-        let n = chunk.min(tokens - pos);
-        let ids: Vec<u32> = (pos..pos + n).map(|p| p * 7 % program.config.vocab).collect();
-        let last = pos + n == tokens;
-        let rows = if last { Rows::Last } else { Rows::None };
-        let step = Step { input: Input::Tokens(&ids), pos, rows, sample: last };
+fn prefill(cpu: &mut Cpu, program: &Program, from: u32, tokens: u32) {
+    let chunk = cpu.max_step();
+    let end = from + tokens;
+    for pos in (from..end).step_by(chunk as usize) {
+        let last = end.min(pos + chunk);
+        let ids: Vec<u32> = (pos..last).map(|p| p * 7 % program.config.vocab).collect();
+        let (rows, sample) = if last == end { (Rows::Last, true) } else { (Rows::None, false) };
+        let step = Step { input: Input::Tokens(&ids), pos, rows, sample };
         cpu.run(program, &step).expect("a step");
-        pos += n;
     }
     cpu.token().expect("a token");
 }
@@ -105,33 +106,30 @@ fn main() {
     }
     let (_, program, cpu) = &models[0];
     println!("{}, {}", cpu.card().name, cpu.card().path);
+    println!("{:.1} M weights; the best of {ROUNDS} rounds\n", program.parameters() as f64 / 1e6);
     println!(
-        "{:.1} M weights; times are the best of five rounds\n",
-        program.parameters() as f64 / 1e6
+        "{:<10} {:>13} {:>8} {:>14} {:>16}",
+        "", "decode tok/s", "GB/s", "prefill tok/s", "prefill / decode"
     );
-    println!(
-        "{:<10} {:>14} {:>14} {:>14} {:>10}",
-        "", "decode tok/s", "GB/s", "prefill tok/s", "ratio"
-    );
-    let from = context.max(8);
     let mut best = [(f64::INFINITY, f64::INFINITY); 2];
-    // Rounds alternate between the formats, so that both meet the same noise.
-    for _ in 0..5 {
+    // Rounds are short and alternate between the formats, so that both meet the same noise.
+    for round in 0..ROUNDS {
         for ((_, program, cpu), best) in models.iter_mut().zip(&mut best) {
-            cpu.set_sampling(&Sampling::default(), &[]).expect("greedy");
             let chunk = cpu.max_step();
-            prefill(cpu, program, from, chunk);
-            best.0 = best.0.min(decode(cpu, program, from, 32));
-            let tokens = 4 * chunk;
+            if round == 0 {
+                cpu.set_sampling(&Sampling::default(), &[]).expect("greedy");
+                prefill(cpu, program, 0, context + 1);
+            }
+            best.0 = best.0.min(decode(cpu, program, context + 1, 4));
             let begin = Instant::now();
-            prefill(cpu, program, tokens, chunk);
-            best.1 = best.1.min(begin.elapsed().as_secs_f64() / f64::from(tokens));
+            prefill(cpu, program, context + 1, chunk);
+            best.1 = best.1.min(begin.elapsed().as_secs_f64() / f64::from(chunk));
         }
     }
     for ((format, _, cpu), (decode, prefill)) in models.iter().zip(best) {
-        let rate = cpu.bytes_per_token(from + 16) as f64 / decode / 1e9;
+        let rate = cpu.bytes_per_token(context + 2) as f64 / decode / 1e9;
         println!(
-            "{:<10} {:>14.1} {:>14.2} {:>14.1} {:>10.1}",
+            "{:<10} {:>13.1} {:>8.2} {:>14.1} {:>16.1}",
             format.codec().id(),
             1.0 / decode,
             rate,

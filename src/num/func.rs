@@ -7,21 +7,14 @@
 /// steps so that subnormal results round once.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    if x.is_nan() {
-        return x;
-    }
-    if x > 88.722_84 {
-        return f32::INFINITY;
-    }
-    if x < -104.0 {
-        return 0.0;
-    }
-    // 1.5·2²³ pushes the fraction out of the significand: round to nearest even without a library call.
+    // 1.5·2²³ pushes the fraction out of the significand: round to nearest even without a library call, and the
+    // lowest bits are the integer. No branches, so that loops over this become vector instructions; beyond the edges
+    // the arithmetic goes astray and the selects at the end overrule it.
     const ROUND: f32 = 12_582_912.0;
     let shifted = fma(x, std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = fma(n, -0.693_145_75, x);
-    let r = fma(n, -1.428_606_8e-6, r);
+    let whole = shifted - ROUND;
+    let r = fma(whole, -0.693_145_75, x);
+    let r = fma(whole, -1.428_606_8e-6, r);
     let mut p = 1.393_388_4e-3f32;
     p = fma(p, r, 8.335_996e-3);
     p = fma(p, r, 4.166_536e-2);
@@ -29,15 +22,18 @@ pub fn exp(x: f32) -> f32 {
     p = fma(p, r, 5.000_000_6e-1);
     p = fma(p, r, 1.0);
     p = fma(p, r, 1.0);
-    let n = n as i32;
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    p * pow2(half) * pow2(n - half)
+    let y = p * pow2(half) * pow2(n.wrapping_sub(half));
+    let y = if x > 88.722_84 { f32::INFINITY } else { y };
+    let y = if x < -104.0 { 0.0 } else { y };
+    if x.is_nan() { x } else { y }
 }
 
 /// 2^n for −126 ≤ n ≤ 127.
 #[inline(always)]
 fn pow2(n: i32) -> f32 {
-    f32::from_bits(((n + 127) as u32) << 23)
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// `a·b + c` rounded once.

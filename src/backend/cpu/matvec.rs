@@ -13,8 +13,8 @@
 //! Every (row, token) is summed in the order `TILE64` of `num::order`, whatever the format, the number of tokens, the
 //! threads and the instruction set. Columns are padded to whole tiles with zero weights and zero activations.
 //!
-//! Up to [`NARROW`] tokens, each record is used as soon as it is decoded, while its words are in the first-level
-//! cache. With more, the whole row block is decoded once, as strips, and used for all tokens.
+//! For one token, each record is used as soon as it is decoded, while its words are in the first-level cache. For
+//! more, the whole row block is decoded once, as strips, and used for all of them, [`TOGETHER`] at a time.
 
 use super::simd::{Isa, Kernel, Lanes};
 use crate::backend::Weight;
@@ -25,8 +25,8 @@ use crate::codec::{Format, Shape};
 /// Rows that are computed together.
 pub const BLOCK: usize = TILE_ROWS;
 
-/// Most tokens that share the registers of one pass.
-pub const NARROW: usize = 3;
+/// Tokens that share the registers of one pass.
+pub const TOGETHER: usize = 3;
 
 /// The activations of half a tile: `[0..16]` those of even columns, `[16..32]` those of odd ones. Element i of either
 /// belongs to columns 16·(i / 4) + 8h + 2·(i mod 4) (and + 1) of the tile, h = 0, 1 being the half.
@@ -109,10 +109,10 @@ pub struct Scratch {
 impl Scratch {
     /// Room for matrices of up to `cols` columns and steps of up to `tokens` tokens, so that no step allocates.
     pub fn new(cols: usize, tokens: usize) -> Scratch {
-        let tiles = if tokens > NARROW { cols.div_ceil(TILE_COLS) } else { RECORD_TILES };
+        let tiles = if tokens > 1 { cols.div_ceil(TILE_COLS) } else { RECORD_TILES };
         Scratch {
             units: vec![[0; 64]; tiles.max(RECORD_TILES) * UNITS],
-            sums: vec![Sums::default(); BLOCK / 2 * NARROW],
+            sums: vec![Sums::default(); BLOCK / 2 * TOGETHER],
         }
     }
 
@@ -178,45 +178,36 @@ impl Kernel for Block<'_> {
     fn run<L: Lanes>(mut self, l: L) {
         let tiles = self.matrix.tiles();
         debug_assert_eq!(self.x.len(), 2 * tiles * self.n, "two strips a tile and token");
-        if self.n <= NARROW { self.narrow(l, tiles) } else { self.wide(l, tiles) }
+        if self.n == 1 { self.one(l, tiles) } else { self.many(l, tiles) }
     }
 }
 
 impl Block<'_> {
     #[inline(always)]
-    fn narrow<L: Lanes>(&mut self, l: L, tiles: usize) {
-        let n = self.n;
-        let sums = &mut self.sums[..BLOCK / 2 * n];
+    fn one<L: Lanes>(&mut self, l: L, tiles: usize) {
+        let sums = &mut self.sums[..BLOCK / 2];
         sums.fill(Sums::default());
         match &self.matrix.stored {
             Stored::Records(view) => {
                 for i in 0..view.grid.records_per_row {
                     let units = &mut self.units[..view.grid.tiles_in(i) * UNITS];
                     decode(self.level, view, self.block, i, units);
-                    add(
-                        l,
-                        Record(units.as_chunks().0),
-                        n,
-                        self.x,
-                        2 * tiles,
-                        i * RECORD_TILES,
-                        sums,
-                    );
+                    add_one(l, Record(units.as_chunks().0), &self.x[2 * RECORD_TILES * i..], sums);
                 }
             }
             Stored::Rows(bytes) => {
                 let rows = Rows::new(bytes, self.matrix.shape, self.block);
-                add(l, rows.whole, n, self.x, 2 * tiles, 0, sums);
+                add_one(l, rows.whole, self.x, sums);
                 if let Some(rest) = &rows.rest {
-                    add(l, rest.rows(), n, self.x, 2 * tiles, tiles - 1, sums);
+                    add_one(l, rest.rows(), &self.x[2 * (tiles - 1)..], sums);
                 }
             }
         }
-        fold(l, sums, n, self.out);
+        fold(l, sums, 1, self.out);
     }
 
     #[inline(always)]
-    fn wide<L: Lanes>(&mut self, l: L, tiles: usize) {
+    fn many<L: Lanes>(&mut self, l: L, tiles: usize) {
         let units = &mut self.units[..tiles * UNITS];
         match &self.matrix.stored {
             Stored::Records(view) => {
@@ -237,12 +228,17 @@ impl Block<'_> {
             }
         }
         let strips = Strips(units.as_chunks().0);
-        let tokens = self.x.chunks(2 * tiles * NARROW).zip(self.out.chunks_mut(BLOCK * NARROW));
-        for (x, out) in tokens {
+        let x = self.x.chunks(2 * tiles * TOGETHER);
+        for (x, out) in x.zip(self.out.chunks_mut(BLOCK * TOGETHER)) {
             let n = out.len() / BLOCK;
             let sums = &mut self.sums[..BLOCK / 2 * n];
             sums.fill(Sums::default());
-            add(l, strips, n, x, 2 * tiles, 0, sums);
+            let x = |t: usize| &x[2 * tiles * t..];
+            match n {
+                1 => add_many(l, strips, [x(0)], sums),
+                2 => add_many(l, strips, [x(0), x(1)], sums),
+                _ => add_many(l, strips, [x(0), x(1), x(2)], sums),
+            }
             fold(l, sums, n, out);
         }
     }
@@ -275,6 +271,9 @@ trait Source: Copy {
     fn tiles(self) -> usize;
     /// Rows g and g + 8 of half a tile.
     fn pair<L: Lanes>(self, l: L, tile: usize, half: usize, g: usize) -> [L::W; 2];
+    /// Asks for what will be needed instead of this pair after this row block.
+    #[inline(always)]
+    fn fetch_ahead<L: Lanes>(self, _: L, _tile: usize, _g: usize) {}
 }
 
 /// Tiles of a decoded record.
@@ -311,17 +310,28 @@ impl Source for Strips<'_> {
 
 /// Tiles of sixteen row-major rows.
 #[derive(Clone, Copy)]
-struct RowTiles<'a>([&'a [[u8; 128]]; BLOCK]);
+struct RowTiles<'a> {
+    rows: [&'a [[u8; 128]]; BLOCK],
+    /// Bytes to the next row block.
+    next: usize,
+}
 
 impl Source for RowTiles<'_> {
     #[inline(always)]
     fn tiles(self) -> usize {
-        self.0[0].len()
+        self.rows[0].len()
     }
 
     #[inline(always)]
     fn pair<L: Lanes>(self, l: L, tile: usize, half: usize, g: usize) -> [L::W; 2] {
-        [l.row_strip(&self.0[g][tile], half), l.row_strip(&self.0[g + 8][tile], half)]
+        [l.row_strip(&self.rows[g][tile], half), l.row_strip(&self.rows[g + 8][tile], half)]
+    }
+
+    /// Rows are short and lie one after the other: the hardware's prefetching ends with each.
+    #[inline(always)]
+    fn fetch_ahead<L: Lanes>(self, l: L, tile: usize, g: usize) {
+        l.fetch(&self.rows[g][tile], self.next);
+        l.fetch(&self.rows[g + 8][tile], self.next);
     }
 }
 
@@ -337,7 +347,7 @@ struct Rest([[u8; 128]; BLOCK]);
 
 impl Rest {
     fn rows(&self) -> RowTiles<'_> {
-        RowTiles(std::array::from_fn(|r| std::slice::from_ref(&self.0[r])))
+        RowTiles { rows: std::array::from_fn(|r| std::slice::from_ref(&self.0[r])), next: 0 }
     }
 }
 
@@ -359,7 +369,7 @@ impl<'a> Rows<'a> {
             }
             rest
         });
-        Rows { whole: RowTiles(whole), tiles: stride / 128, rest }
+        Rows { whole: RowTiles { rows: whole, next: BLOCK * stride }, tiles: stride / 128, rest }
     }
 }
 
@@ -370,36 +380,33 @@ fn copy_strips<L: Lanes>(l: L, source: RowTiles<'_>, units: &mut [Unit]) {
     }
 }
 
-/// Adds the products of all tiles of `source`, whose first is tile `first` of the matrix, to `sums[pair][token]`. `x`
-/// holds `stride` strips for each of the n ≤ 3 tokens.
+/// Adds the products of all tiles of `source` with one token's activations, which begin with its first tile's.
 #[inline(always)]
-fn add<L: Lanes, S: Source>(
+fn add_one<L: Lanes, S: Source>(l: L, source: S, x: &[Strip], sums: &mut [Sums]) {
+    // Each word is used once, so even and odd columns go together.
+    if L::WIDE {
+        pairs::<L, S, 4, 1, 0, 2>(l, source, [x], sums);
+    } else {
+        pairs::<L, S, 1, 1, 0, 2>(l, source, [x], sums);
+    }
+}
+
+/// Adds the products of a row block with T tokens' activations to `sums[pair][token]`.
+#[inline(always)]
+fn add_many<L: Lanes, S: Source, const T: usize>(
     l: L,
     source: S,
-    n: usize,
-    x: &[Strip],
-    stride: usize,
-    first: usize,
+    x: [&[Strip]; T],
     sums: &mut [Sums],
 ) {
-    let x = |t: usize| {
-        let at = t * stride + 2 * first;
-        x[at..at + 2 * source.tiles()].as_chunks::<2>().0
-    };
-    // As many sums as fit in the registers; where those are few, even and odd columns take turns.
-    match (L::WIDE, n) {
-        (true, 1) => pairs::<L, S, 4, 1, 0, 2>(l, source, [x(0)], sums),
-        (true, 2) => pairs::<L, S, 2, 2, 0, 2>(l, source, [x(0), x(1)], sums),
-        (true, _) => pairs::<L, S, 2, 3, 0, 2>(l, source, [x(0), x(1), x(2)], sums),
-        (false, 1) => pairs::<L, S, 1, 1, 0, 2>(l, source, [x(0)], sums),
-        (false, 2) => {
-            pairs::<L, S, 1, 2, 0, 1>(l, source, [x(0), x(1)], sums);
-            pairs::<L, S, 1, 2, 1, 2>(l, source, [x(0), x(1)], sums);
-        }
-        (false, _) => {
-            pairs::<L, S, 1, 3, 0, 1>(l, source, [x(0), x(1), x(2)], sums);
-            pairs::<L, S, 1, 3, 1, 2>(l, source, [x(0), x(1), x(2)], sums);
-        }
+    // As many sums as there are registers for. Even and odd columns take turns: more rows then share the loads of
+    // activations, which are twice as long as words.
+    if L::WIDE {
+        pairs::<L, S, 4, T, 0, 1>(l, source, x, sums);
+        pairs::<L, S, 4, T, 1, 2>(l, source, x, sums);
+    } else {
+        pairs::<L, S, 1, T, 0, 1>(l, source, x, sums);
+        pairs::<L, S, 1, T, 1, 2>(l, source, x, sums);
     }
 }
 
@@ -416,11 +423,11 @@ fn pairs<
 >(
     l: L,
     source: S,
-    x: [&[[Strip; 2]]; T],
+    x: [&[Strip]; T],
     sums: &mut [Sums],
 ) {
     let tiles = source.tiles();
-    let x = x.map(|x| &x[..tiles]);
+    let x: [&[[Strip; 2]]; T] = std::array::from_fn(|t| &x[t].as_chunks().0[..tiles]);
     for (g, sums) in sums.chunks_exact_mut(P * T).enumerate() {
         let mut acc = [[[[l.splat(0.0); 2]; 2]; T]; P];
         for p in 0..P {
@@ -433,6 +440,9 @@ fn pairs<
             }
         }
         for tile in 0..tiles {
+            for p in 0..P {
+                source.fetch_ahead(l, tile, g * P + p);
+            }
             for half in 0..2 {
                 for p in 0..P {
                     let pair = source.pair(l, tile, half, g * P + p);

@@ -179,7 +179,7 @@ fn grow(buffer: &mut Vec<f32>, len: usize) -> Result<()> {
 fn step_width(program: &Program) -> u32 {
     const MULTIPLY_ADDS: u64 = 1 << 34;
     let tokens = MULTIPLY_ADDS / program.parameters().max(1);
-    (tokens.clamp(24, 192) / matvec::NARROW as u64 * matvec::NARROW as u64) as u32
+    (tokens.clamp(24, 192) / matvec::TOGETHER as u64 * matvec::TOGETHER as u64) as u32
 }
 
 impl Cpu {

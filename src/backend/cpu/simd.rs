@@ -44,6 +44,8 @@ pub trait Lanes: Copy {
     fn store_strips(self, pair: [Self::W; 2], unit: &mut [u16; 64]);
     /// Half `half` (0 or 1) of 64 little-endian words of one row, as a strip.
     fn row_strip(self, tile: &[u8; 128], half: usize) -> Self::W;
+    /// Asks for 128 bytes that lie `ahead` bytes after these, if there are any, to be brought near.
+    fn fetch(self, from: &[u8; 128], ahead: usize);
     /// The first word of each pair, widened.
     fn even(self, w: Self::W) -> Self::F;
     /// The second word of each pair, widened.
@@ -207,6 +209,9 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn fetch(self, _: &[u8; 128], _: usize) {}
+
+    #[inline(always)]
     fn even(self, w: [u16; 32]) -> [f32; 16] {
         std::array::from_fn(|i| f32::from_bits(u32::from(w[2 * i]) << 16))
     }
@@ -303,15 +308,19 @@ mod x86 {
 
         #[inline(always)]
         fn record_pair(self, unit: &[u16; 64]) -> [[__m256i; 2]; 2] {
-            let p = unit.as_ptr().cast::<__m256i>();
+            let p = unit.as_ptr().cast::<f32>();
             with_token!({
-                let lane = |t| _mm256_castsi256_ps(_mm256_loadu_si256(p.add(t)));
-                // Takes the even or odd 32-bit units of two lanes; they come out in the order 0 2 1 3 of 64 bits.
-                let sort = |x| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_castps_si256(x));
-                let (a, b, c, d) = (lane(0), lane(1), lane(2), lane(3));
+                let (a, b) = (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8)));
+                let (c, d) = (_mm256_loadu_ps(p.add(16)), _mm256_loadu_ps(p.add(24)));
                 [
-                    [sort(_mm256_shuffle_ps::<0x88>(a, b)), sort(_mm256_shuffle_ps::<0x88>(c, d))],
-                    [sort(_mm256_shuffle_ps::<0xdd>(a, b)), sort(_mm256_shuffle_ps::<0xdd>(c, d))],
+                    [
+                        in_order(_mm256_shuffle_ps::<0x88>(a, b)),
+                        in_order(_mm256_shuffle_ps::<0x88>(c, d)),
+                    ],
+                    [
+                        in_order(_mm256_shuffle_ps::<0xdd>(a, b)),
+                        in_order(_mm256_shuffle_ps::<0xdd>(c, d)),
+                    ],
                 ]
             })
         }
@@ -340,8 +349,8 @@ mod x86 {
         fn row_strip(self, tile: &[u8; 128], half: usize) -> [__m256i; 2] {
             let p = tile.as_ptr().cast::<__m256i>();
             with_token!({
-                let load = |i| _mm256_loadu_si256(p.add(i));
-                let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+                let (a, b) = (_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1)));
+                let (c, d) = (_mm256_loadu_si256(p.add(2)), _mm256_loadu_si256(p.add(3)));
                 match half {
                     0 => [
                         _mm256_permute2x128_si256::<0x20>(a, b),
@@ -356,15 +365,31 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn fetch(self, from: &[u8; 128], ahead: usize) {
+            // A prefetch is no access: any address will do.
+            let p = from.as_ptr().wrapping_add(ahead).cast::<i8>();
+            with_token!({
+                _mm_prefetch::<_MM_HINT_T1>(p);
+                _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(64));
+            });
+        }
+
+        #[inline(always)]
         fn even(self, w: [__m256i; 2]) -> [__m256; 2] {
-            with_token!(w.map(|w| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w))))
+            with_token!([
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w[0])),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w[1])),
+            ])
         }
 
         #[inline(always)]
         fn odd(self, w: [__m256i; 2]) -> [__m256; 2] {
             with_token!({
                 let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-                w.map(|w| _mm256_castsi256_ps(_mm256_and_si256(w, upper)))
+                [
+                    _mm256_castsi256_ps(_mm256_and_si256(w[0], upper)),
+                    _mm256_castsi256_ps(_mm256_and_si256(w[1], upper)),
+                ]
             })
         }
 
@@ -458,6 +483,16 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn fetch(self, from: &[u8; 128], ahead: usize) {
+            // A prefetch is no access: any address will do.
+            let p = from.as_ptr().wrapping_add(ahead).cast::<i8>();
+            with_token!({
+                _mm_prefetch::<_MM_HINT_T1>(p);
+                _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(64));
+            });
+        }
+
+        #[inline(always)]
         fn even(self, w: __m512i) -> __m512 {
             with_token!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(w)))
         }
@@ -472,13 +507,7 @@ mod x86 {
 
         #[inline(always)]
         fn fold(self, even: __m512, odd: __m512) -> f32 {
-            with_token!({
-                let half = |x| {
-                    let upper = _mm512_extractf32x8_ps::<1>(x);
-                    _mm256_add_ps(_mm512_castps512_ps256(x), upper)
-                };
-                fold4(quarter(half(even)), quarter(half(odd)))
-            })
+            with_token!(fold4(quarter(half(even)), quarter(half(odd))))
         }
     }
 
@@ -497,6 +526,20 @@ mod x86 {
         let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
         let words: Vec<&str> = text.split_whitespace().collect();
         (!words.is_empty()).then(|| words.join(" "))
+    }
+
+    /// What `shuffle_ps` took of two lanes of a record, in the order of columns.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn in_order(x: __m256) -> __m256i {
+        _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_castps_si256(x))
+    }
+
+    /// Adds the halves of sixteen lanes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn half(x: __m512) -> __m256 {
+        _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))
     }
 
     /// Adds the halves of eight lanes.
