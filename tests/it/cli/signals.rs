@@ -12,8 +12,26 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// Lets children hear signals even where the tests themselves are told to ignore them (`nohup`, background jobs): what
+/// a process ignores its children ignore too, what it handles they do not.
+pub fn heard() {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
+        for signal in
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) != 0)
+        {
+            signal_hook::flag::register(signal, Default::default()).unwrap();
+        }
+    });
+}
+
 /// Starts, waits until stdout has `bytes` bytes (or stderr a part), sends the signal, and returns what was left.
 fn stopped(mut command: Command, ready: &str, bytes: usize, signal: Signal) -> Ran {
+    heard();
     let mut child = command.spawn().unwrap();
     let held = child.stdin.take();
     let mut stdout = vec![0; bytes];
@@ -104,6 +122,7 @@ fn a_device_that_hangs_cannot_hold_the_program() {
     // A full pipe that nobody reads.
     let words = super::tokenizer().encode_text("again and again ").unwrap();
     let talk = place.device(&words, json!({}));
+    heard();
     let mut child = place
         .snug(&["run", "demo", "-q", "--ignore-eos", "-d", &talk, "--tokens", "hi"])
         .spawn()
@@ -169,6 +188,7 @@ fn packing_that_is_stopped_leaves_nothing() {
     );
     let file = std::fs::File::options().write(true).open(file).unwrap();
     file.set_len(8 + header.len() as u64 + rows * 2048).unwrap();
+    heard();
     let mut child = place.snug(&["pack", "big", "-o", "big.snug"]).spawn().unwrap();
     while place.files().len() < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it began to write");
