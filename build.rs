@@ -40,9 +40,10 @@ fn images(root: &Path, out: &Path) -> Result<String, String> {
         let (fatbin, manifest) = image(root, out, &family)?;
         let _ = writeln!(
             code,
-            "    Image {{ family: {family:?}, bytes: &Aligned(*include_bytes!({:?})).0, kernels: &{:?} }},",
+            "    Image {{ family: {family:?}, bytes: &Aligned(*include_bytes!({:?})).0, kernels: &{:?}, targets: &{:?} }},",
             fatbin.display().to_string(),
             compile::kernel_names(&manifest),
+            compile::field(&manifest, "images").unwrap_or_default().split(' ').collect::<Vec<_>>(),
         );
         build.push_str(compile::field(&manifest, "binary").unwrap_or_default());
     }

@@ -12,6 +12,7 @@ pub mod store;
 pub mod text;
 
 pub mod backend;
+pub mod bench;
 pub mod model;
 
 pub mod engine;

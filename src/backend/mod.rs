@@ -147,6 +147,11 @@ pub fn open(
     }
 }
 
+/// The product name of this machine's CPU.
+pub fn cpu_name() -> String {
+    cpu::processor()
+}
+
 /// The instruction set that the CPU backend uses on this machine.
 pub fn cpu_path() -> String {
     crate::codec::simd::Level::best().to_string()

@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use super::output::Out;
 use super::signals::Signals;
 use crate::backend::Device;
+use crate::backend::cuda::driver;
 use crate::error::{Error, Kind, Result};
 
 /// Options of every command.
@@ -36,7 +37,7 @@ pub struct Globals {
     /// Never use the network (this version never does)
     #[arg(long, global = true, hide = true)]
     pub offline: bool,
-    /// Where to run: cpu, cuda, cuda:N or auto
+    /// Where to run: cpu, cuda, cuda:N, cuda:GPU-UUID or auto
     #[arg(short, long, value_name = "DEV", default_value = "auto", global = true)]
     pub device: String,
 }
@@ -115,17 +116,24 @@ fn parse_device(text: &str) -> Result<Device> {
             Kind::Usage,
             format!("cannot run on {}", crate::error::visible(text)),
             "there is no such device",
-            "use --device cpu, cuda, cuda:N or auto",
+            "use --device cpu, cuda, cuda:N, cuda:GPU-UUID or auto; `snug devices` lists them",
         )
     };
     match text.split_once(':') {
         None if text == "auto" => Ok(Device::Auto),
         None if text == "cpu" => Ok(Device::Cpu),
         None if text == "cuda" => Ok(Device::Cuda(0)),
+        Some(("cuda", uuid)) if begins_uuid(uuid) => Ok(Device::Cuda(driver::find(uuid)? as u32)),
         Some(("cuda", index)) => index.parse().map(Device::Cuda).map_err(|_| unknown()),
+        None if begins_uuid(text) => Ok(Device::Cuda(driver::find(text)? as u32)),
         Some(("script", path)) => script(path),
         _ => Err(unknown()),
     }
+}
+
+/// Whether this is a UUID as the driver and other tools spell them, or the beginning of one.
+fn begins_uuid(text: &str) -> bool {
+    text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("GPU-"))
 }
 
 /// `script:FILE` replays token ids from a JSON file instead of computing them: a testing aid (CONTRIBUTING.md).

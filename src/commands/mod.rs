@@ -1,8 +1,11 @@
 //! One verb per file. [`COMMANDS`] is the list; help, man pages and completions are made from it.
 
 mod batch;
+mod bench;
+mod bench_rows;
 mod chat;
 mod completions;
+mod devices;
 mod files;
 mod globals;
 mod input;
@@ -66,6 +69,8 @@ pub static COMMANDS: &[Verb] = &[
     verify::VERB,
     list::VERB,
     rm::VERB,
+    devices::VERB,
+    bench::VERB,
     template::VERB,
     tokens::VERB,
     version::VERB,

@@ -139,6 +139,11 @@ pub fn available_memory() -> Option<u64> {
     Machine::now().free
 }
 
+/// Memory of this machine, where the system tells.
+pub fn total_memory() -> Option<u64> {
+    kib("/proc/meminfo", "MemTotal:")
+}
+
 fn kib(file: &str, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     let rest = text.lines().find_map(|l| l.strip_prefix(key))?;

@@ -9,6 +9,7 @@ pub mod protocol;
 pub mod prove;
 pub mod session;
 pub mod thinking;
+pub mod weights;
 mod worker;
 
 use std::any::Any;

@@ -1,6 +1,5 @@
 //! From a store to something that runs: checks names and shapes once, so that backends need not.
 
-use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,10 +9,11 @@ use serde_json::{Map, Value, json};
 use super::protocol::{Ask, Load, Loaded, Message, Overflow, Prompt, Variant};
 use super::session::{self, Session};
 use super::thinking::Thinking;
-use crate::backend::{self, Backend, Weight, Weights};
-use crate::codec::{Format, Shape};
+use super::weights::Opened;
+use crate::backend::{self, Backend};
+use crate::codec::Format;
 use crate::error::{Error, Kind, Result, visible};
-use crate::model::op::{Sampling, WeightId};
+use crate::model::op::Sampling;
 use crate::model::program::Program;
 use crate::store::{Entry, Store, Texts, demo};
 use crate::text::{ChatTemplate, StopSet, Tokenizer, template};
@@ -51,20 +51,6 @@ pub(super) struct Prepared {
     pub thinking: bool,
 }
 
-/// The weights of a program, in a store. Reads in place.
-pub(super) struct Stored {
-    pub store: Arc<Store>,
-    /// By [`WeightId`], the index of the store's entry.
-    pub entries: Vec<usize>,
-}
-
-impl Weights for Stored {
-    fn weight(&self, id: WeightId) -> Weight<'_> {
-        let entry = &self.store.entries()[self.entries[id.0 as usize]];
-        Weight { format: entry.format, shape: entry.shape, parts: self.store.parts(entry) }
-    }
-}
-
 impl Variant {
     /// How these weights are stored: one packed tensor makes them lossless.
     pub fn of(entries: &[Entry]) -> Variant {
@@ -81,45 +67,14 @@ pub fn open_store(path: Option<&Path>) -> Result<Store> {
     }
 }
 
-/// [`open_store`] with progress; `progress` may end it.
-fn checked_store(
-    path: Option<&Path>,
-    progress: &mut dyn FnMut(u64, u64) -> Result<()>,
-) -> Result<Store> {
-    let Some(path) = path else { return demo::open() };
-    let ended = RefCell::new(Ok(()));
-    let progress = RefCell::new(progress);
-    let tell = |done, of| {
-        let told = (progress.borrow_mut())(done, of);
-        if told.is_err() && ended.borrow().is_ok() {
-            *ended.borrow_mut() = told;
-        }
-    };
-    let store = Store::open_with(path, &tell, &|| {
-        tell(0, 0);
-        ended.borrow().is_err()
-    });
-    ended.into_inner().and(store)
-}
-
 impl Model {
     /// Loads. `progress` hears of bytes done and in all, and ends the loading by an error.
     pub fn open(load: &Load, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Model> {
         let start = Instant::now();
-        progress(0, 0)?;
-        let store = checked_store(load.path.as_deref(), progress)?;
-        let variant = Variant::of(store.entries());
+        let opened = Opened::read(load, progress)?;
+        let Opened { store, program, variant, .. } = &opened;
         let name = load.name.clone();
-        if let Some(wanted) = load.variant.filter(|v| *v != variant) {
-            return Err(Error::bad_file(
-                format!("cannot use {} as {}", visible(&name), wanted.name()),
-                format!("its weights are stored as {}", variant.name()),
-                format!("leave out `:{}`, or pack the source again", wanted.name()),
-            ));
-        }
         let failed = |e: Error| e.while_doing(format!("cannot load {}", visible(&name)));
-        let program = Arc::new(Program::read(&store.texts().config).map_err(failed)?);
-        let entries = matching(&program, &store).map_err(failed)?;
         let words = Words::read(store.texts(), load.chat_template.as_deref()).map_err(failed)?;
         let vocab = program.config.vocab;
         if words.tokenizer.vocab_size() > vocab {
@@ -139,9 +94,8 @@ impl Model {
             None => limit.min(DEFAULT_CONTEXT),
         };
         let weight_bytes = store.entries().iter().map(|e| e.bytes).sum();
-        let weights = Arc::new(Stored { store: Arc::new(store), entries });
         let setup = backend::Setup { context, threads: load.threads };
-        let backend = backend::open(&load.device, &program, weights, &setup, progress)?;
+        let backend = opened.backend(&load.device, &setup, progress)?;
         let loaded = Loaded {
             name,
             variant: variant.name().into(),
@@ -156,7 +110,7 @@ impl Model {
         };
         Ok(Model {
             loaded,
-            program,
+            program: opened.program,
             backend,
             tokenizer: Arc::new(words.tokenizer),
             session: Session::new(context),
@@ -313,30 +267,6 @@ fn no_template() -> Error {
         "it has no chat template, so it is not known how a conversation is written down",
         "give one with --chat-template FILE, or send plain text with --raw",
     )
-}
-
-/// Finds every weight of the program in the store, with the shape it must have.
-pub(super) fn matching(program: &Program, store: &Store) -> Result<Vec<usize>> {
-    let shape = |s: Shape| format!("{} × {}", s.rows, s.cols);
-    let todo = "get the model again; its config.json and weights do not belong together";
-    program
-        .weights
-        .iter()
-        .map(|spec| {
-            let found = store.entries().binary_search_by(|e| e.name.as_str().cmp(&spec.name));
-            let Ok(index) = found else {
-                let why = format!("there is no tensor {}", visible(&spec.name));
-                return Err(Error::bad_file("the weights do not fit config.json", why, todo));
-            };
-            let is = store.entries()[index].shape;
-            if is != spec.shape {
-                let why =
-                    format!("{} is {}, not {}", visible(&spec.name), shape(is), shape(spec.shape));
-                return Err(Error::bad_file("the weights do not fit config.json", why, todo));
-            }
-            Ok(index)
-        })
-        .collect()
 }
 
 fn check_biases(sampling: &Sampling, vocab: u32) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use super::model::{Stored, matching};
+use super::weights::{Stored, matching};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Weight, Weights};
 use crate::codec::pairlut::{TILE, View};

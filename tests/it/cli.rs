@@ -1,5 +1,6 @@
 //! The program from outside: arguments, pipes, terminals, signals, exit codes, JSON.
 
+mod bench;
 mod commands;
 mod replies;
 mod signals;

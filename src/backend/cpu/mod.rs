@@ -27,7 +27,7 @@ use self::matvec::{BLOCK, Math, Strip};
 use self::pool::{Pool, Scratch};
 use self::qkv::Qkv;
 pub use self::sample::{Sampler, check_sampling};
-pub use self::simd::Isa;
+pub use self::simd::{Isa, processor};
 use super::{Backend, Card, Ledger, Weights};
 use crate::error::{Error, Kind, Result};
 use crate::model::kv::{KvFormat, KvLayout};

@@ -1,9 +1,11 @@
-//! The only file that names cudarc: raw calls made safe, every one returning `Result`.
+//! The only module that names cudarc: raw calls made safe, every one returning `Result`.
 //!
 //! What the rest may rely on: memory, streams, events, modules and graphs are freed when dropped; nothing panics when
 //! the driver is missing or old; all handles belong to one device context that lives as long as any of them. A launch is
-//! the one act whose safety reaches beyond this file: see [`Args`].
+//! the one act whose safety reaches beyond this module: see [`Args`].
 #![allow(unsafe_code)]
+
+mod devices;
 
 use std::ffi::{CString, c_void};
 use std::mem::MaybeUninit;
@@ -13,26 +15,8 @@ use cudarc::driver::{DriverError, result, sys};
 
 use crate::error::{Error, Kind, Result};
 
-/// The oldest driver API that loads this build's kernels (13.0 = driver 580).
-const DRIVER_API: i32 = 13_000;
-
-/// Entry points that [`check`] looks for before anything is called: cudarc panics on a missing one.
-const SYMBOLS: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGetCount",
-    "cuDevicePrimaryCtxRetain",
-    "cuEventElapsedTime_v2",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuLaunchKernelEx",
-    "cuMemAddressReserve",
-    "cuMemCreate",
-    "cuMemMap",
-    "cuMemSetAccess",
-    "cuModuleLoadData",
-    "cuStreamBeginCapture_v2",
-];
+use self::devices::info;
+pub use self::devices::{DeviceInfo, Versions, check, devices, find, versions};
 
 /// Plain kernel arguments, passed by value as the kernel's single parameter.
 ///
@@ -51,27 +35,6 @@ impl Addr {
     pub fn plus(self, bytes: u64) -> Addr {
         Addr(self.0 + bytes)
     }
-}
-
-/// What is known of a device before a context is made on it.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct DeviceInfo {
-    /// Position in the driver's list (after `CUDA_VISIBLE_DEVICES`).
-    pub index: usize,
-    /// Product name.
-    pub name: String,
-    /// `GPU-…`, as other tools print it.
-    pub uuid: String,
-    /// Compute capability.
-    pub capability: (u32, u32),
-    /// Memory in bytes.
-    pub memory: u64,
-    /// Multiprocessors.
-    pub sms: u32,
-    /// Largest shared memory of a block, in bytes.
-    pub shared_bytes: u32,
-    /// L2 cache in bytes.
-    pub l2_bytes: u64,
 }
 
 fn failed(what: &str, e: DriverError) -> Error {
@@ -104,81 +67,6 @@ impl<T> What<T> for std::result::Result<T, DriverError> {
     }
 }
 
-/// Checks that a driver is there and new enough. Every other function of this file needs this to have succeeded.
-///
-/// # Errors
-/// `Kind::NoGpu`, naming what is missing.
-pub fn check() -> Result<()> {
-    let refuse =
-        |why: String, todo: &str| Err(Error::new(Kind::NoGpu, "cannot use the GPU", why, todo));
-    let update = "update the NVIDIA driver to 580 or newer, or run with --device cpu";
-    // SAFETY: only tries to open libraries by name.
-    if !unsafe { sys::is_culib_present() } {
-        return refuse(
-            "no CUDA driver: libcuda.so.1 was not found".into(),
-            "install the NVIDIA driver, or run with --device cpu",
-        );
-    }
-    // SAFETY: the library is present, so this cannot panic; symbols are looked up, not called.
-    let missing = unsafe {
-        let lib = sys::culib();
-        SYMBOLS.iter().find(|name| lib.get::<unsafe extern "C" fn()>(name.as_bytes()).is_err())
-    };
-    if let Some(name) = missing {
-        return refuse(format!("the CUDA driver is too old: it has no {name}"), update);
-    }
-    result::init().what("start the CUDA driver")?;
-    let mut version = 0;
-    // SAFETY: writes one integer.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().what("ask the driver's version")?;
-    if version < DRIVER_API {
-        let spoken = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return refuse(
-            format!("the driver supports CUDA {spoken}; these kernels need 13.0"),
-            update,
-        );
-    }
-    Ok(())
-}
-
-/// Every device the driver shows.
-///
-/// # Errors
-/// As [`check`].
-pub fn devices() -> Result<Vec<DeviceInfo>> {
-    check()?;
-    let count = result::device::get_count().what("count the GPUs")?;
-    (0..count).map(|index| info(index as usize)).collect()
-}
-
-fn info(index: usize) -> Result<DeviceInfo> {
-    use sys::CUdevice_attribute as A;
-    let what = "ask a GPU what it is";
-    let device = result::device::get(index as i32).what(what)?;
-    let attribute = |a: A| -> Result<u64> {
-        // SAFETY: `device` came from the driver.
-        let value = unsafe { result::device::get_attribute(device, a) }.what(what)?;
-        Ok(u64::try_from(value).unwrap_or(0))
-    };
-    let uuid = result::device::get_uuid(device).what(what)?;
-    let hex: String = uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect();
-    let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
-    Ok(DeviceInfo {
-        index,
-        name: result::device::get_name(device).what(what)?,
-        uuid: format!("GPU-{uuid}"),
-        capability: (
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32,
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32,
-        ),
-        // SAFETY: `device` came from the driver.
-        memory: unsafe { result::device::total_mem(device) }.what(what)? as u64,
-        sms: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
-        shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
-        l2_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-    })
-}
-
 /// The primary context of one device, current on the thread that opened it. Not `Send`: it never leaves that thread.
 #[derive(Debug)]
 struct Context {
@@ -205,7 +93,7 @@ impl Device {
     /// # Errors
     /// `Kind::NoGpu`.
     pub fn open(index: usize) -> Result<Device> {
-        check()?;
+        devices::pick(&devices()?, &index.to_string())?;
         let what = format!("open GPU {index}");
         let device = result::device::get(index as i32).what(&what)?;
         // SAFETY: `device` came from the driver; the context is released by `Context::drop`.

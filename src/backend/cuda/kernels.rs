@@ -1,7 +1,7 @@
 //! The kernels of a loaded program, found once by name.
 
 use super::driver::{Device, Kernel, Module};
-use super::images::IMAGES;
+use super::images::{Coverage, IMAGES, coverage};
 use crate::codec::Format;
 use crate::error::{Error, Kind, Result};
 
@@ -59,7 +59,19 @@ pub struct Library {
 
 impl Library {
     /// Loads every family's image for this device.
+    ///
+    /// # Errors
+    /// `Kind::NoGpu` when no image is for it.
     pub fn load(device: &Device) -> Result<Library> {
+        let (major, minor) = device.info().capability;
+        if coverage((major, minor)) == Coverage::None {
+            return Err(Error::new(
+                Kind::NoGpu,
+                format!("cannot use {}", device.info().name),
+                format!("its compute capability is {major}.{minor}; the kernels need 8.0 or newer"),
+                "use another device (`snug devices`), or run with --device cpu",
+            ));
+        }
         let modules = IMAGES
             .iter()
             .map(|image| Ok((image.family, device.module(image.bytes)?)))

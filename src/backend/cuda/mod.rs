@@ -170,7 +170,8 @@ impl Cuda {
         let device = Device::open(options.index)?;
         let (free, _) = device.memory()?;
         let library = Library::load(&device)?;
-        let bulk = device.info().capability.0 >= 9 && !options.portable;
+        let bulk =
+            images::coverage(device.info().capability).has_bulk_copies() && !options.portable;
         let path = if bulk { Path::Bulk } else { Path::Portable };
         let kernels = library.kernels(program.config.head_dim, path)?;
         let stream = device.stream()?;

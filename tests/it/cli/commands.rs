@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use snug::commands::COMMANDS;
 use snug::store::demo;
 
 use super::{Place, Ran, exists, said};
@@ -44,6 +45,8 @@ fn help_fits_a_screen_and_shows_how() {
         "verify",
         "list",
         "rm",
+        "devices",
+        "bench",
         "template",
         "tokens",
         "version",
@@ -406,6 +409,6 @@ fn manual_pages_are_written_whole() {
     place.run(&["man", "man1"]).ok();
     let page = fs::read_to_string(place.path("man1/snug-run.1")).unwrap();
     assert!(page.contains("EXIT STATUS") && page.contains("logprobs"), "{page}");
-    assert_eq!(fs::read_dir(place.path("man1")).unwrap().count(), 13);
+    assert_eq!(fs::read_dir(place.path("man1")).unwrap().count(), COMMANDS.len() + 1);
     place.run(&["man", "nowhere"]).fails(1);
 }
