@@ -21,7 +21,13 @@ impl Codec for Bf16 {
         &[]
     }
 
-    fn encode(&self, _shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
+    fn encode_while(
+        &self,
+        _shape: Shape,
+        src: &[u16],
+        _go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Option<Vec<Vec<u8>>> {
+        // A copy, and the packer takes even that without it.
         let mut bytes = bytemuck::cast_slice(src).to_vec();
         swap_on_big_endian(&mut bytes);
         Some(vec![bytes])

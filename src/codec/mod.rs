@@ -81,7 +81,17 @@ pub trait Codec: Sync {
     /// Encodes `src` (row-major bf16 bit patterns, `shape.len()` of them) into its parts, in parallel.
     ///
     /// Returns `None` when the codec would not make this tensor smaller than raw bf16.
-    fn encode(&self, shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>>;
+    fn encode(&self, shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
+        self.encode_while(shape, src, &|| true)
+    }
+    /// [`Codec::encode`], given up soon after `go_on` says no: then the result is `None`, or parts that are not to be
+    /// used. `go_on` is called often, from several threads, and never says yes again.
+    fn encode_while(
+        &self,
+        shape: Shape,
+        src: &[u16],
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Option<Vec<Vec<u8>>>;
     /// Checks every bound, so that [`Codec::decode_rows`] and the kernels can trust the parts.
     ///
     /// # Errors

@@ -313,8 +313,13 @@ impl Codec for Pairlut {
         &["records", "index"]
     }
 
-    fn encode(&self, shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
-        encode::encode(shape, src)
+    fn encode_while(
+        &self,
+        shape: Shape,
+        src: &[u16],
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Option<Vec<Vec<u8>>> {
+        encode::encode(shape, src, go_on)
     }
 
     fn validate(&self, shape: Shape, parts: &Parts<'_>) -> Result<()> {

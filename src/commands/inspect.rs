@@ -239,14 +239,8 @@ fn model_json(p: &Program) -> Value {
 }
 
 fn template(texts: &Texts, cx: &mut Context) -> Outcome {
-    let text = template_source(texts).ok_or_else(|| {
-        Error::new(
-            Kind::BadFile,
-            "cannot show the chat template",
-            "the model has none",
-            "give `run` one with --chat-template, or use --raw",
-        )
-    })?;
+    let text = template_source(texts)
+        .map_err(|e| Error { what: "cannot show the chat template".into(), ..e })?;
     if cx.globals.json {
         return cx.out.json(&json!({ "v": 1, "type": "template_source", "template": text }));
     }

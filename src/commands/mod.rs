@@ -159,6 +159,9 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 /// A panic is our fault, and is said like any other error. On the engine's thread, and on the pool's, it becomes an error
 /// that this thread prints; the place would be lost with it, so it is noted here.
 fn panicked(info: &std::panic::PanicHookInfo<'_>) {
+    if crate::text::contained::panics_are_contained() {
+        return;
+    }
     let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
     if std::thread::current().name() == Some("main") {
         let mut e = crate::engine::panic_error("the command", info.payload());

@@ -146,6 +146,8 @@ fn end(kind: Kind) -> ! {
     if kind == Kind::Timeout {
         super::output::note(stopped(kind));
     }
+    // Nobody unwinds from here.
+    crate::store::discard_unfinished();
     std::process::exit(kind.exit_code().into())
 }
 

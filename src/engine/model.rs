@@ -25,8 +25,8 @@ const DEFAULT_CONTEXT: u32 = 8192;
 pub struct Words {
     /// Text to ids and back.
     pub tokenizer: Tokenizer,
-    /// Messages to text; base models have none.
-    pub template: Option<ChatTemplate>,
+    /// Messages to text; or why this model cannot chat, which matters only when somebody wants it to.
+    pub template: Result<ChatTemplate>,
     /// What ends a reply.
     pub stops: StopSet,
 }
@@ -38,7 +38,7 @@ pub(super) struct Model {
     pub backend: Box<dyn Backend>,
     pub tokenizer: Arc<Tokenizer>,
     pub session: Session,
-    template: Option<ChatTemplate>,
+    template: Result<ChatTemplate>,
     stops: StopSet,
 }
 
@@ -164,7 +164,7 @@ impl Model {
         let (tokens, thinking) = match prompt {
             Prompt::Raw(text) => (self.tokenizer.encode_raw(text)?, false),
             Prompt::Chat(messages) => {
-                let template = self.template.as_ref().ok_or_else(no_template)?;
+                let template = self.template.as_ref().map_err(Error::clone)?;
                 let kwargs = ask.template_kwargs.as_deref();
                 let (text, ids) = chat_ids(&self.tokenizer, template, messages, kwargs)?;
                 (ids, Thinking::opened_by(&text))
@@ -205,17 +205,16 @@ impl Words {
     /// Reads a model's texts. `template` replaces the model's own.
     ///
     /// # Errors
-    /// `BadFile`. A model without a template is none: it can still continue plain text.
+    /// `BadFile`. A model whose own template is missing or cannot be used is none: it can still continue plain text.
     pub fn read(texts: &Texts, template: Option<&str>) -> Result<Words> {
         let tokenizer = Tokenizer::new(&texts.tokenizer, texts.tokenizer_config.as_deref())?;
-        let own = || template_source(texts);
-        let template = match template.map(str::to_owned).or_else(own) {
-            Some(source) => Some(ChatTemplate::new(&source, &tokenizer)?),
-            None => None,
+        let template = match template {
+            Some(given) => Ok(ChatTemplate::new(given, &tokenizer)?),
+            None => template_source(texts).and_then(|own| ChatTemplate::new(&own, &tokenizer)),
         };
         let generation = texts.generation_config.as_deref();
-        let stops =
-            StopSet::gather(Some(&texts.config), generation, &tokenizer, template.as_ref())?;
+        let known = template.as_ref().ok();
+        let stops = StopSet::gather(Some(&texts.config), generation, &tokenizer, known)?;
         Ok(Words { tokenizer, template, stops })
     }
 
@@ -226,14 +225,17 @@ impl Words {
 
     /// The rendered prompt of a chat and its ids. `kwargs` is a JSON object.
     pub fn chat(&self, messages: &[Message], kwargs: Option<&str>) -> Result<(String, Vec<u32>)> {
-        let template = self.template.as_ref().ok_or_else(no_template)?;
+        let template = self.template.as_ref().map_err(Error::clone)?;
         chat_ids(&self.tokenizer, template, messages, kwargs)
     }
 }
 
-/// The text of a model's own chat template, if it has one.
-pub fn template_source(texts: &Texts) -> Option<String> {
-    template::find(texts.chat_template.as_deref(), texts.tokenizer_config.as_deref()).ok()
+/// The text of a model's own chat template.
+///
+/// # Errors
+/// `BadFile`, saying why there is none.
+pub fn template_source(texts: &Texts) -> Result<String> {
+    template::find(texts.chat_template.as_deref(), texts.tokenizer_config.as_deref())
 }
 
 fn chat_ids(
@@ -258,15 +260,6 @@ fn chat_ids(
     let rendered = template.render(&messages, true, &variables)?;
     let ids = rendered.encode(tokenizer)?;
     Ok((rendered.text, ids))
-}
-
-fn no_template() -> Error {
-    Error::new(
-        Kind::BadFile,
-        "cannot chat with this model",
-        "it has no chat template, so it is not known how a conversation is written down",
-        "give one with --chat-template FILE, or send plain text with --raw",
-    )
 }
 
 fn check_biases(sampling: &Sampling, vocab: u32) -> Result<()> {

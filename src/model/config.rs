@@ -84,7 +84,7 @@ pub struct Config {
     pub ffn: u32,
     /// Rows of the embedding.
     pub vocab: u32,
-    /// Trained (or stretched) context, in tokens.
+    /// Context, in tokens: as trained, or as far as the rotary scaling stretches it.
     pub max_positions: u32,
     /// RMSNorm epsilon.
     pub norm_eps: f32,

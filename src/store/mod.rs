@@ -23,6 +23,7 @@ pub use listing::Listing;
 pub use pack::pack;
 pub use reader::Store;
 pub use texts::{MAX_TEXT, Texts};
+pub use writer::discard_unfinished;
 
 use std::ops::Range;
 

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{Seek, Write};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,7 +116,7 @@ pub fn pack(
     source.texts().check()?;
     let shown = visible(&out.to_string_lossy());
     let mut report = writer::create(out, options.overwrite, |file| {
-        pack_into(source, format, file, progress, cancel)
+        pack_into(source, format, Watched { file, unsynced: 0, cancel }, progress, cancel)
             .map_err(|e| Error { what: format!("cannot write {shown}"), ..e })
     })?;
     report.elapsed = start.elapsed();
@@ -130,7 +131,9 @@ fn pack_into<W: Write + Seek + Send>(
     progress: Progress<'_>,
     cancel: Cancel<'_>,
 ) -> Result<PackReport> {
-    let failed = |e: std::io::Error| Error::io("cannot write", &e);
+    let failed = |e: io::Error| {
+        if cancel() { stopped() } else { Error::io("cannot write", &e) }
+    };
     let tensors = source.tensors();
     let job = Job {
         source,
@@ -220,9 +223,12 @@ impl<'a> Job<'a> {
         let shape = listed.shape();
         let plain = read_all(self.source, index, &|| self.go_on())?;
         let matrix = listed.dims.len() == 2 && self.format != Format::Bf16;
-        let encode = || matrix.then(|| self.format.codec().encode(shape, &plain)).flatten();
-        let (parts, sha256) = rayon::join(encode, || self.hash(&plain));
+        let codec = self.format.codec();
+        let encode = || matrix.then(|| codec.encode_while(shape, &plain, &|| !(self.cancel)()));
+        let (parts, sha256) = rayon::join(|| encode().flatten(), || self.hash(&plain));
         let sha256 = sha256?;
+        // What was given up is neither the tensor nor a sign that it does not shrink.
+        self.go_on()?;
         let done = self.done.fetch_add(2 * shape.len(), Ordering::Relaxed) + 2 * shape.len();
         (self.progress)(done, self.of);
         Ok(match parts {
@@ -243,7 +249,47 @@ impl<'a> Job<'a> {
     }
 
     fn go_on(&self) -> Result<()> {
-        if (self.cancel)() { Err(interrupted("stopped while packing")) } else { Ok(()) }
+        if (self.cancel)() { Err(stopped()) } else { Ok(()) }
+    }
+}
+
+fn stopped() -> Error {
+    interrupted("stopped while packing")
+}
+
+/// A file that can be given up between any two pieces of a write, and that is never far ahead of its disk: putting all
+/// of a large model on disk at the end would take long, and nothing can interrupt that.
+struct Watched<'a> {
+    file: &'a mut File,
+    unsynced: usize,
+    cancel: Cancel<'a>,
+}
+
+/// Bytes that may wait for the disk.
+const UNSYNCED: usize = 32 << 20;
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.cancel)() {
+            return Err(io::Error::other("given up"));
+        }
+        let written = self.file.write(&bytes[..bytes.len().min(2 * CHUNK)])?;
+        self.unsynced += written;
+        if self.unsynced >= UNSYNCED {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for Watched<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
     }
 }
 
@@ -294,7 +340,7 @@ pub(super) fn le_bytes(words: &[u16]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Cursor, SeekFrom};
+    use std::io::Cursor;
 
     use super::*;
     use crate::num::f32_to_bf16;

@@ -1,10 +1,11 @@
 //! Streams tensors into a new `.snug` file: room for the header first, data as they come, the header last.
 //! The file gets its name when it is complete and on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{Builder, NamedTempFile};
 
@@ -175,6 +176,7 @@ pub(super) fn create<T>(
         _ => Path::new("."),
     };
     let mut temp = named_temp(dir).map_err(|e| failed(&e))?;
+    let _listed = Unfinished::list(temp.path());
     let made = write(temp.as_file_mut())?;
     temp.as_file().sync_all().map_err(|e| failed(&e))?;
     let kept = if overwrite { temp.persist(path) } else { temp.persist_noclobber(path) };
@@ -185,6 +187,38 @@ pub(super) fn create<T>(
     }
     sync_dir(dir).map_err(|e| failed(&e))?;
     Ok(made)
+}
+
+/// Temporary files of this process that are being written.
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes files that are not complete yet. For a process that is about to end while other threads are still writing;
+/// whoever is writing one gets an error, or has it in vain.
+pub fn discard_unfinished() {
+    for path in std::mem::take(&mut *unfinished()) {
+        // It may just have got its name.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Keeps a file listed as unfinished.
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn list(path: &Path) -> Unfinished {
+        unfinished().insert(path.to_owned());
+        Unfinished(path.to_owned())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        unfinished().remove(&self.0);
+    }
 }
 
 /// Whether a file may be made there, to know before the work is done.
@@ -230,4 +264,34 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn sync_dir(_: &Path) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_at_once_leaves_no_half_file() {
+        let at = tempfile::tempdir().unwrap();
+        let names = || -> Vec<String> {
+            let all = std::fs::read_dir(at.path()).unwrap();
+            all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let made = |discard: bool| {
+            create(&at.path().join("x"), true, |file| {
+                file.write_all(b"half").map_err(|e| Error::io("cannot write", &e))?;
+                assert!(names().iter().any(|n| n.ends_with(".part")), "{:?}", names());
+                if discard {
+                    discard_unfinished();
+                    assert!(!names().iter().any(|n| n.ends_with(".part")), "{:?}", names());
+                }
+                Ok(())
+            })
+        };
+        made(true).unwrap_err();
+        assert!(names().is_empty(), "{:?}", names());
+        made(false).unwrap();
+        discard_unfinished();
+        assert_eq!(names(), ["x"], "what has its name is complete");
+    }
 }

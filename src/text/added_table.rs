@@ -57,8 +57,9 @@ impl AddedTable<'_> {
         for token in tokens {
             let id = self.inner.token_to_id(&token.content);
             if !token.content.is_empty() && id != Some(token.id) {
+                let other = id.map_or("none".to_owned(), |id| id.to_string());
                 return Err(broken(format!(
-                    "tokenizer.json gives the added token {} the id {}, its vocabulary gives {id:?}",
+                    "tokenizer.json gives the added token {} the id {}, its vocabulary gives {other}",
                     visible(&token.content),
                     token.id,
                 )));

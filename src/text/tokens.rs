@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -79,10 +78,9 @@ pub(super) fn broken(why: impl Into<String>) -> Error {
 
 /// Runs code of the `tokenizers` crate, which may panic on odd files.
 fn contained<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(e)) => Err(broken(visible(&e.to_string()))),
-        Err(_) => Err(broken("the tokenizer library failed on it")),
+    match super::contained::contained(run) {
+        Ok(ended) => ended.map_err(|e| broken(visible(&e.to_string()))),
+        Err(said) => Err(broken(format!("the tokenizer library failed on it: {}", visible(&said)))),
     }
 }
 

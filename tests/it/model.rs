@@ -181,6 +181,31 @@ fn rotary_settings_follow_the_precedence_of_the_reference() {
     assert_eq!(original(&[("rope_scaling", llama3), outer]), 16);
 }
 
+#[test]
+fn the_context_reaches_as_far_as_the_rotary_scaling() {
+    let yarn = |original: u32, factor: f64| json!({"type": "yarn", "factor": factor, "original_max_position_embeddings": original});
+    // The config says max_position_embeddings 64.
+    for (scaling, reach) in [
+        (json!(null), 64),
+        (json!({"type": "linear", "factor": 2.5}), 160),
+        (json!({"type": "dynamic", "factor": 3.0}), 192),
+        (json!({"type": "dynamic", "factor": 1.0}), 64),
+        (json!({"type": "dynamic", "factor": 1e300}), 1 << 28),
+        // Written for the stretched model, or left as it was trained: both are common.
+        (yarn(16, 4.0), 64),
+        (yarn(64, 4.0), 256),
+        (yarn(8, 2.0), 64),
+        (
+            json!({"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32}),
+            64,
+        ),
+    ] {
+        let c = arch::read(&config(&[("rope_scaling", scaling.clone())])).unwrap();
+        assert_eq!(c.max_positions, reach, "{scaling}");
+    }
+}
+
 /// Cosines then sines of positions 1, 50 and 200, eight pairs of dimensions each, as transformers 5.24 computes them
 /// in float32 for a head of 16.
 #[rustfmt::skip]
@@ -226,6 +251,7 @@ fn angles_are_those_of_the_reference() {
         assert_eq!(whole.rows(), in_steps.rows(), "{name}: growing in steps");
         for (position, want) in [1, 50, 200].into_iter().zip(want) {
             let (cos, sin) = whole.row(position);
+            assert_eq!(cos.len() + sin.len(), want.len(), "{name}");
             for (i, (got, want)) in cos.iter().chain(sin).zip(want).enumerate() {
                 // The reference rounds the frequency and the angle to float32 before it takes the cosine.
                 let bound = 2e-7 * f64::from(position) + 2e-7;

@@ -1,6 +1,6 @@
 //! A real model from a GGUF file, against transformers on the same dequantised weights.
 //!
-//! Runs when `SNUG_SMOLLM2` names the file (`.ci/smollm2` prints it); where `CI=true` it must.
+//! Runs when `SNUG_SMOLLM2` names the file (`.ci/smollm2` prints it); in CI it must.
 
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use snug::store::reader::Store;
 
 use crate::golden::run::{self, Run};
 use crate::golden::{self, Chat, Words};
+use crate::util;
 
 /// `tests/golden/smollm2.json`.
 #[derive(Deserialize)]
@@ -23,17 +24,12 @@ fn expected() -> Expected {
 }
 
 /// The GGUF file; `None` skips the test, aloud.
-fn file() -> Option<PathBuf> {
-    match std::env::var_os("SNUG_SMOLLM2") {
-        Some(path) => Some(path.into()),
-        None if std::env::var("CI").is_ok_and(|v| v == "true") => {
-            panic!("SNUG_SMOLLM2 must name the GGUF file in CI; .ci/smollm2 prints it")
-        }
-        None => {
-            println!("skipped: SNUG_SMOLLM2 not set");
-            None
-        }
+pub fn file() -> Option<PathBuf> {
+    let named = std::env::var_os("SNUG_SMOLLM2").map(PathBuf::from);
+    if named.is_none() {
+        util::skip("SNUG_SMOLLM2 does not name the GGUF file; .ci/smollm2 prints it");
     }
+    named
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Small random models in memory, and how differences are reported.
+//! Small random models in memory, how differences are reported, and what a test does that cannot run.
 
 use std::sync::Arc;
 
@@ -9,6 +9,14 @@ use snug::model::op::{Buf, Input, Rows, Step, WeightId};
 use snug::model::program::{Program, Role};
 use snug::num::rng::Stream;
 use snug::num::{bf16_to_f32, f32_to_bf16};
+
+/// Says that a test is skipped for want of something. Where `CI` is set nothing is wanting, so there it fails.
+#[track_caller]
+pub fn skip(why: &str) {
+    let ci = std::env::var("CI").is_ok_and(|v| !["", "0", "false"].contains(&v.as_str()));
+    assert!(!ci, "CI must not skip: {why}");
+    eprintln!("skipped: {why}");
+}
 
 /// A model in memory: the same weights as bf16 words and as stored bytes.
 pub struct Model {

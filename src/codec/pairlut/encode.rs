@@ -44,8 +44,11 @@ impl Plan {
     }
 }
 
-/// See [`crate::codec::Codec::encode`].
-pub(super) fn encode(shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
+/// Asked for every row block, by every thread.
+pub(super) type GoOn<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// See [`crate::codec::Codec::encode_while`].
+pub(super) fn encode(shape: Shape, src: &[u16], go_on: GoOn<'_>) -> Option<Vec<Vec<u8>>> {
     assert_eq!(
         src.len() as u64,
         shape.len(),
@@ -57,20 +60,30 @@ pub(super) fn encode(shape: Shape, src: &[u16]) -> Option<Vec<Vec<u8>>> {
         return None;
     }
     let grid = Grid::new(shape);
-    let plans = choose(&grid, src, |_| true);
+    let plans = choose(&grid, src, |_| true, go_on);
+    if !go_on() {
+        return None;
+    }
     let index = lay_out(&grid, &plans)?;
     let bytes = UNIT as u64 * u64::from(*index.last()?) + 4 * index.len() as u64;
-    (bytes < 2 * shape.len()).then(|| write(&grid, src, &plans, &index))
+    (bytes < 2 * shape.len()).then(|| write(&grid, src, &plans, &index, go_on))
 }
 
-/// Decides every record. Plans that `allow` turns down are not used; where it allows none, the record stays raw.
-pub(super) fn choose(grid: &Grid, src: &[u16], allow: impl Fn(&Plan) -> bool + Sync) -> Vec<Plan> {
+/// Decides every record. Plans that `allow` turns down are not used; where it allows none, the record stays raw. Row
+/// blocks that are reached after `go_on` said no get no plans.
+pub(super) fn choose(
+    grid: &Grid,
+    src: &[u16],
+    allow: impl Fn(&Plan) -> bool + Sync,
+    go_on: GoOn<'_>,
+) -> Vec<Plan> {
     let cols = grid.shape.cols as usize;
     src.par_chunks(TILE_ROWS * cols)
         .with_min_len(blocks_per_task(grid))
         .flat_map_iter(|rows| {
             let allow = &allow;
-            (0..grid.records_per_row).map(move |i| {
+            let records = if go_on() { grid.records_per_row } else { 0 };
+            (0..records).map(move |i| {
                 let from = i * RECORD_TILES * TILE_COLS;
                 let counts = count(rows, cols, from..from + grid.cols_in(i));
                 plan(&counts, grid.tiles_in(i), allow)
@@ -92,8 +105,14 @@ pub(super) fn lay_out(grid: &Grid, plans: &[Plan]) -> Option<Vec<u32>> {
     Some(index)
 }
 
-/// Writes the planned records and their index.
-pub(super) fn write(grid: &Grid, src: &[u16], plans: &[Plan], index: &[u32]) -> Vec<Vec<u8>> {
+/// Writes the planned records and their index; nothing into row blocks that are reached after `go_on` said no.
+pub(super) fn write(
+    grid: &Grid,
+    src: &[u16],
+    plans: &[Plan],
+    index: &[u32],
+    go_on: GoOn<'_>,
+) -> Vec<Vec<u8>> {
     let starts: Vec<usize> = index.iter().map(|&units| units as usize * UNIT).collect();
     let mut records = vec![0; starts[plans.len()]];
     let mut blocks = Vec::with_capacity(grid.row_blocks);
@@ -112,6 +131,7 @@ pub(super) fn write(grid: &Grid, src: &[u16], plans: &[Plan], index: &[u32]) -> 
         .zip(plans.par_chunks(grid.records_per_row))
         .zip(src.par_chunks(TILE_ROWS * cols))
         .with_min_len(blocks_per_task(grid))
+        .filter(|_| go_on())
         .for_each(|((mut out, plans), rows)| {
             for (i, plan) in plans.iter().enumerate() {
                 let bytes = plan.header().record_bytes(grid.tiles_in(i));

@@ -1,8 +1,11 @@
 //! Every mode, shift and kind of patch, forced, at every level of instructions.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::encode::{Plan, choose, lay_out, write};
 use super::*;
 use crate::codec::simd::{Level, decode_record_with};
+use crate::num::f32_to_bf16;
 use crate::num::rng::Stream;
 
 /// A choice an encoder may be held to.
@@ -27,11 +30,12 @@ fn every_choice() -> Vec<Forced> {
 
 fn encode_forced(shape: Shape, src: &[u16], forced: Forced) -> Vec<Vec<u8>> {
     let grid = Grid::new(shape);
-    let plans = choose(&grid, src, |plan: &Plan| {
+    let allow = |plan: &Plan| {
         (plan.mode, plan.shifted, plan.wide) == (forced.mode, forced.shifted, forced.wide)
-    });
+    };
+    let plans = choose(&grid, src, allow, &|| true);
     let index = lay_out(&grid, &plans).expect("a small tensor");
-    write(&grid, src, &plans, &index)
+    write(&grid, src, &plans, &index, &|| true)
 }
 
 fn parts(encoded: &[Vec<u8>]) -> Parts<'_> {
@@ -204,13 +208,43 @@ fn what_would_not_shrink_is_not_encoded() {
             .map(|i| 0x3000 + ((if i < strays { 9 + i % 4 } else { i % 8 }) << 8))
             .collect();
         let grid = Grid::new(shape);
-        let plans = choose(&grid, &src, |_| true);
+        let plans = choose(&grid, &src, |_| true, &|| true);
         let index = lay_out(&grid, &plans).expect("a small tensor");
-        let size: usize = write(&grid, &src, &plans, &index).iter().map(Vec::len).sum();
+        let size: usize = write(&grid, &src, &plans, &index, &|| true).iter().map(Vec::len).sum();
         orders.push(size.cmp(&raw));
         assert_eq!(Pairlut.encode(shape, &src).is_some(), size < raw, "{size} bytes, raw {raw}");
     }
     for order in [std::cmp::Ordering::Less, std::cmp::Ordering::Equal] {
         assert!(orders.contains(&order), "{order:?} does not occur");
+    }
+}
+
+/// Given up at any row block of either pass, no row block after it is worked on.
+#[test]
+fn encoding_that_is_given_up_does_no_more_work() {
+    let shape = Shape { rows: 10 * TILE_ROWS as u32, cols: 256 };
+    let mut stream = Stream::new(12);
+    let src: Vec<u16> = (0..shape.len()).map(|_| f32_to_bf16(0.02 * stream.normal())).collect();
+    let whole = Pairlut.encode(shape, &src).unwrap();
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let blocks = Grid::new(shape).row_blocks;
+    // A question for every row block of each pass, and one between the passes.
+    for yes in 0..2 * blocks + 2 {
+        let asked = AtomicUsize::new(0);
+        let go_on = || asked.fetch_add(1, Ordering::Relaxed) < yes;
+        let encoded = one_thread.install(|| Pairlut.encode_while(shape, &src, &go_on));
+        let written = encoded.map_or(0, |parts| {
+            assert_eq!(parts[0].len(), whole[0].len());
+            let view = View::trusted(shape, &self::parts(&whole));
+            let mut at = 0;
+            let mut same = 0;
+            for block in 0..blocks {
+                let (want, got) = (view.row_block(block), &parts[0][at..]);
+                same += usize::from(got.starts_with(want));
+                at += want.len();
+            }
+            same
+        });
+        assert_eq!(written, yes.saturating_sub(blocks + 1).min(blocks), "stopped after {yes}");
     }
 }

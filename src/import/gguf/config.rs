@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::names::Present;
 use super::parse::{bad, unsupported};
 use super::value::{Metadata, Value};
-use crate::error::{Result, visible};
+use crate::error::{Error, Result, visible};
 
 /// A supported architecture: what GGUF calls it, what Hugging Face calls it, and how they differ.
 #[derive(Debug)]
@@ -209,6 +209,24 @@ const KEYS: &[(&str, Neutral)] = &[
     ("tensor_data_layout", Neutral::Text("Meta AI original pth")),
 ];
 
+/// Refuses a file that is a part of a model. Parts but the first say nothing else, so this comes before all that a
+/// model must say.
+pub fn refuse_part(m: &Metadata<'_>) -> Result<()> {
+    let count = m.u64("split.count")?.unwrap_or(1);
+    if count <= 1 {
+        return Ok(());
+    }
+    let e = match m.u64("split.no")? {
+        Some(no) if no < count => unsupported(format!("it is part {} of {count}", no + 1)),
+        _ => unsupported(format!("it is one of {count} parts")),
+    };
+    // The tool that splits them, and the order of its arguments.
+    let todo = format!(
+        "join the parts: llama-gguf-split --merge NAME-00001-of-{count:05}.gguf WHOLE.gguf, then use WHOLE.gguf"
+    );
+    Err(Error { todo, ..e })
+}
+
 /// Refuses what changes the model and is not understood.
 pub fn refuse_unknown(m: &Metadata<'_>, arch: &str) -> Result<()> {
     for (key, value) in m.pairs() {
@@ -238,11 +256,6 @@ pub fn refuse_unknown(m: &Metadata<'_>, arch: &str) -> Result<()> {
     let kind = m.str("general.type")?.unwrap_or("model");
     if kind != "model" {
         return Err(unsupported(format!("it is no model: its general.type is {}", visible(kind))));
-    }
-    if m.u64("split.count")?.unwrap_or(1) > 1 {
-        return Err(unsupported(
-            "it is one of several files that make up the model; join them first",
-        ));
     }
     if let Some(v) = m.u64("general.quantization_version")?.filter(|v| *v != 2) {
         return Err(unsupported(format!("its general.quantization_version is {v}; 2 is known")));

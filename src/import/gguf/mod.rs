@@ -94,6 +94,7 @@ fn read_model(input: &Input) -> Result<Model> {
 /// `BadFile`, naming what is missing, contradictory or unknown.
 pub fn translate(gguf: &Gguf<'_>, read: impl Fn(Range<u64>) -> Result<Vec<u8>>) -> Result<Model> {
     let m = &gguf.metadata;
+    config::refuse_part(m)?;
     let family = config::family(m)?;
     config::refuse_unknown(m, family.arch)?;
     let embedding = gguf.tensors.iter().find(|t| t.name == "token_embd.weight");

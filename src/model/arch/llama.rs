@@ -154,6 +154,7 @@ fn sized(fields: Fields<'_>, max_positions: u32, head_dim: Option<u32>) -> Resul
     if norm_eps as f32 == 0.0 || norm_eps >= 1.0 {
         return Err(bad(format!("rms_norm_eps is {norm_eps}, and must lie between zero and one")));
     }
+    let rope = rope::read(fields, head_dim, max_positions)?;
     Ok(Config {
         model_type: fields.text("model_type")?.unwrap_or_default().to_string(),
         hidden,
@@ -163,10 +164,10 @@ fn sized(fields: Fields<'_>, max_positions: u32, head_dim: Option<u32>) -> Resul
         head_dim,
         ffn: fields.required("intermediate_size", MAX_FFN)?,
         vocab: fields.required("vocab_size", MAX_VOCAB)?,
-        max_positions,
+        max_positions: rope::reach(&rope, max_positions),
         norm_eps: norm_eps as f32,
         activation: activation(fields)?,
-        rope: rope::read(fields, head_dim, max_positions)?,
+        rope,
         tied: fields.flag("tie_word_embeddings", false)?,
         qkv_bias: false,
         o_bias: false,

@@ -53,6 +53,21 @@ pub fn read(config: Fields<'_>, head_dim: u32, max_positions: u32) -> Result<Rop
     Ok(Rope { theta, dims: head_dim, scaling })
 }
 
+/// Positions that a model with these settings may be asked for. `max_position_embeddings` is what it is without
+/// stretching for `linear` and `dynamic` (the format asks that it be left alone), and may be for `yarn`; other kinds
+/// state the whole reach.
+pub fn reach(rope: &Rope, max_positions: u32) -> u32 {
+    let stretched = match rope.scaling {
+        RopeScaling::None | RopeScaling::Llama3 { .. } => 0.0,
+        RopeScaling::Linear { factor } => factor * f64::from(max_positions),
+        RopeScaling::Dynamic { factor, original } | RopeScaling::Yarn { factor, original, .. } => {
+            factor * f64::from(original)
+        }
+    };
+    // A float too large for the type becomes its largest value.
+    (stretched as u32).clamp(max_positions, MAX_POSITIONS)
+}
+
 fn required(fields: Fields<'_>, key: &str) -> Result<f64> {
     fields.positive(key)?.ok_or_else(|| bad(format!("the rotary settings have no {key}")))
 }

@@ -83,12 +83,19 @@ pub fn find(jinja_file: Option<&str>, tokenizer_config: Option<&str>) -> Result<
     };
     match &config["chat_template"] {
         Value::String(text) => Ok(text.clone()),
-        Value::Array(list) => list
-            .iter()
-            .find(|entry| entry["name"] == "default")
-            .and_then(|entry| entry["template"].as_str())
-            .map(str::to_owned)
-            .ok_or_else(|| none("it has several chat templates, and none is called default")),
+        Value::Array(list) => {
+            let default = list.iter().find(|entry| entry["name"] == "default");
+            match default.and_then(|entry| entry["template"].as_str()) {
+                Some(text) => Ok(text.to_owned()),
+                None => {
+                    let names = list.iter().filter_map(|entry| entry["name"].as_str());
+                    let names = visible(&names.collect::<Vec<_>>().join(", "));
+                    Err(none(&format!(
+                        "it has the chat templates {names}, and none is called default"
+                    )))
+                }
+            }
+        }
         Value::Null => Err(none("it has no chat template")),
         _ => Err(none("its chat template is not a text")),
     }

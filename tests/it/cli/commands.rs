@@ -10,7 +10,7 @@ use snug::store::demo;
 use super::{Place, Ran, exists, said};
 
 /// A model directory that can be packed: the built-in model's weights and texts.
-fn source_dir(place: &Place, name: &str) -> String {
+pub fn source_dir(place: &Place, name: &str) -> String {
     let store = demo::open().unwrap();
     let texts = store.texts();
     for (file, text) in texts.files() {

@@ -115,6 +115,21 @@ fn replies_cannot_drive_the_terminal_but_stay_exact_in_pipes() {
     place.demo_file(&format!("store/{name}.snug"));
     let (_, screen) = Terminal::start(place.snug(&["list"])).ends();
     assert!(screen.contains("evil␛]0;title␇") && !screen.contains('\x1b'), "{screen:?}");
+    // So are the names of tensors, in tables and in errors.
+    let dir = super::commands::source_dir(&place, "odd");
+    let path = place.path("odd/model.safetensors");
+    let file = std::fs::read(&path).unwrap();
+    let n = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header = std::str::from_utf8(&file[8..8 + n]).unwrap();
+    let header = header.replace("model.norm.weight", r"model.\u001b[2J\u009b\u202e.weight");
+    let odd = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &file[8 + n..]].concat();
+    std::fs::write(&path, odd).unwrap();
+    for args in [&["inspect", &dir, "--tensors"][..], &["inspect", &dir], &["run", &dir, "hi"]] {
+        let (_, screen) = Terminal::start(place.snug(args)).ends();
+        assert!(!screen.contains(acts) && screen.len() > 100, "{args:?}: {screen:?}");
+    }
+    let (_, screen) = Terminal::start(place.snug(&["inspect", &dir, "--tensors"])).ends();
+    assert!(screen.contains(r"model.␛[2J\u{9b}\u{202e}.weight"), "{screen:?}");
 }
 
 #[test]

@@ -106,26 +106,38 @@ fn impossible_sampling_is_refused_by_name() {
     }
 }
 
+/// Planned and held memory for every kind of model, in both formats, at contexts of less than a step to several pages.
 #[test]
 fn the_ledger_is_what_the_plan_said() {
     for (name, config) in configs() {
-        let model = Model::random(&config.to_string(), 1, Format::Pairlut);
-        let program = model.program.clone();
-        let context = 600;
-        let mut cpu = Cpu::new(program.clone(), model.clone(), context, Some(2)).unwrap();
-        for pos in (0..context).step_by(cpu.max_step() as usize) {
-            let tokens = vec![1; cpu.max_step().min(context - pos) as usize];
-            cpu.run(&program, &step(&tokens, pos, Rows::Last, true)).unwrap();
+        for (format, context) in [
+            (Format::Pairlut, 5),
+            (Format::Bf16, 129),
+            (Format::Pairlut, 600),
+            (Format::Bf16, 600),
+            (Format::Pairlut, 2100),
+        ] {
+            let what = format!("{name}, {format:?}, context {context}");
+            let model = Model::random(&config.to_string(), 1, format);
+            let program = model.program.clone();
+            let mut cpu = Cpu::new(program.clone(), model.clone(), context, Some(2)).unwrap();
+            let most = cpu.max_step();
+            for pos in (0..context).step_by(most as usize) {
+                let tokens = vec![1; most.min(context - pos) as usize];
+                cpu.run(&program, &step(&tokens, pos, Rows::Last, true)).unwrap();
+            }
+            let plan =
+                MemoryPlan::new(&program, model.stored_bytes(), KvFormat::F32, context, most);
+            let ledger = cpu.ledger();
+            assert_eq!(ledger.weights, plan.weights, "{what}");
+            assert_eq!(ledger.kv_used, plan.kv, "{what}");
+            assert!(ledger.kv_reserved >= ledger.kv_used, "{what}");
+            let (held, planned) = (ledger.scratch as f64, plan.scratch as f64);
+            println!("{what}: {held} bytes for {planned}");
+            // Work memory of threads and of attention is not planned; it weighs most in small models.
+            let most = 2.0 * planned + 2.0 * 65_536.0;
+            assert!((planned..=most).contains(&held), "{what}: {held} bytes for {planned}");
         }
-        let plan =
-            MemoryPlan::new(&program, model.stored_bytes(), KvFormat::F32, context, cpu.max_step());
-        let ledger = cpu.ledger();
-        assert_eq!(ledger.weights, plan.weights, "{name}");
-        assert_eq!(ledger.kv_used, plan.kv, "{name}");
-        assert!(ledger.kv_reserved >= ledger.kv_used, "{name}");
-        let (got, planned) = (ledger.scratch as f64, plan.scratch as f64);
-        println!("{name}: scratch {got}, planned {planned}");
-        assert!((got - planned).abs() < 64.0 * 1024.0 * 1024.0, "{name}: {got} for {planned}");
     }
 }
 

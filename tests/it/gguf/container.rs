@@ -182,6 +182,7 @@ fn alignment_moves_the_data() {
         w.u32("general.alignment", alignment as u32);
         let bytes = w.bytes();
         let gguf = read(&bytes).unwrap();
+        assert_eq!(gguf.tensors.len(), w.tensors.len());
         for (t, want) in gguf.tensors.iter().zip(&w.tensors) {
             assert_eq!(t.bytes.start % alignment, 0);
             let got = &bytes[t.bytes.start as usize..t.bytes.end as usize];

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use snug::error::Kind;
 use snug::import::gguf::types::GgmlType;
 use snug::model::arch;
 use snug::model::config::RopeScaling;
@@ -45,6 +46,29 @@ fn smollm2_has_the_weights_that_the_reference_dequantises() {
     let ends: Value =
         serde_json::from_str(source.texts().generation_config.as_ref().unwrap()).unwrap();
     assert_eq!(ends["eos_token_id"], json!([2, 0]));
+}
+
+/// What joins the parts is said for every part; those but the first have no other metadata.
+#[test]
+fn parts_of_a_model_are_refused_with_what_joins_them() {
+    let mut first = tiny("llama");
+    first.u32("split.count", 3);
+    first.u32("split.no", 0);
+    let mut second = Writer::new();
+    second.u32("split.no", 1);
+    second.u32("split.count", 3);
+    let mut odd = tiny("llama");
+    odd.u32("split.count", 3);
+    for (part, why) in [(first, "part 1 of 3"), (second, "part 2 of 3"), (odd, "one of 3 parts")] {
+        let Err(e) = import(&part.bytes()) else { panic!("{why}: accepted") };
+        assert_eq!(e.kind, Kind::BadFile);
+        assert!(e.why.contains(why), "{e}");
+        assert!(e.todo.contains("--merge NAME-00001-of-00003.gguf"), "{e}");
+    }
+    // A whole model may say that it is one of one.
+    let mut whole = tiny("llama");
+    whole.u32("split.count", 1);
+    assert!(import(&whole.bytes()).is_ok());
 }
 
 /// Rows can be asked for in any run; every type goes through the same path, permuted or not.
@@ -137,7 +161,6 @@ fn models_that_are_not_understood_are_refused_by_name() {
             "is mam␛ba; llama",
         ),
         ("adapter", "llama", |w| w.str("general.type", "adapter"), "general.type is adapter"),
-        ("split", "llama", |w| w.u32("split.count", 2), "several files"),
         ("old blocks", "llama", |w| w.u32("general.quantization_version", 1), "version is 1"),
         ("experts", "llama", |w| w.u32("llama.expert_count", 8), "llama.expert_count = 8"),
         ("new key", "llama", |w| w.f32("llama.logit_scale", 0.5), "llama.logit_scale = 0.5"),

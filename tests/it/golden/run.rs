@@ -97,8 +97,14 @@ pub fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |m, x| m.max(x.abs()))
 }
 
+/// Infinite where either is not a number.
 pub fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
+    assert_eq!(a.len(), b.len());
+    let difference = |(a, b): (&f32, &f32)| (a - b).abs();
+    a.iter()
+        .zip(b)
+        .map(difference)
+        .fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { d.max(m) })
 }
 
 /// Where two lists of logits differ in a bit first.
