@@ -2,17 +2,20 @@
 
 pub mod cpu;
 pub mod cuda;
+mod packed;
 pub mod scripted;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::codec::{Format, Parts, Shape};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
+use crate::model::kv::{KvFormat, KvLayout};
 use crate::model::op::{Buf, Op, Sampling, Step, WeightId};
 use crate::model::program::Program;
 use cpu::Cpu;
 use cuda::Cuda;
+use packed::Packed;
 use scripted::{Script, Scripted};
 
 /// A weight as a backend sees it.
@@ -31,6 +34,10 @@ pub struct Weight<'a> {
 pub trait Weights: Send + Sync {
     /// The weight of this id. The engine has checked names, shapes and parts before it hands the source over.
     fn weight(&self, id: WeightId) -> Weight<'_>;
+    /// Whether matrices that lie here as bf16 are to be packed while they are loaded.
+    fn to_be_packed(&self) -> bool {
+        false
+    }
 }
 
 /// What a backend runs on.
@@ -57,6 +64,42 @@ pub struct Ledger {
     pub scratch: u64,
     /// Device context and code.
     pub context: u64,
+}
+
+/// What loading takes, in bytes of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The weights.
+    pub weights: u64,
+    /// Cache, scratch and what is used on the way.
+    pub rest: u64,
+}
+
+impl Need {
+    /// Compares it with what is there, before anything is allocated.
+    ///
+    /// # Errors
+    /// `DoesNotFit`, with how much is missing.
+    pub fn check(&self, device: &str, free: u64, total: u64) -> Result<()> {
+        let need = self.weights.saturating_add(self.rest);
+        if need <= free {
+            return Ok(());
+        }
+        let gib = |b: u64| b as f64 / f64::from(1u32 << 30);
+        Err(Error::new(
+            Kind::DoesNotFit,
+            format!("cannot load the model on {device}"),
+            format!(
+                "it needs {:.2} GiB (weights {:.2}, the rest for cache and scratch); {:.2} of {:.2} GiB are free: {:.2} GiB are missing",
+                gib(need),
+                gib(self.weights),
+                gib(free),
+                gib(total),
+                gib(need - free)
+            ),
+            "use a smaller context (-c), a smaller format, another device (-d), or --device cpu",
+        ))
+    }
 }
 
 /// A device with a loaded program.
@@ -125,12 +168,19 @@ pub fn open(
     setup: &Setup,
     progress: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<Box<dyn Backend>> {
+    let packed = |weights: Arc<dyn Weights>, progress: &mut dyn FnMut(u64, u64) -> Result<()>| {
+        Ok::<Arc<dyn Weights>, Error>(match weights.to_be_packed() {
+            true => Arc::new(Packed::of(program, weights, setup.threads, progress)?),
+            false => weights,
+        })
+    };
     match device {
         Device::Auto if cuda::driver::check().is_ok() => {
             open(&Device::Cuda(0), program, weights, setup, progress)
         }
         Device::Auto | Device::Cpu => {
             progress(0, 0)?;
+            let weights = packed(weights, progress)?;
             let program = Arc::clone(program);
             Ok(Box::new(Cpu::new(program, weights, setup.context, setup.threads)?))
         }
@@ -142,9 +192,24 @@ pub fn open(
             Ok(Box::new(Cuda::new(Arc::clone(program), &*weights, options, &tell)?))
         }
         Device::Scripted(script) => {
-            Ok(Box::new(Scripted::open(script.clone(), setup.context, progress)?))
+            let weights = packed(weights, progress)?;
+            let ids = (0..program.weights.len() as u32).map(WeightId);
+            let parts = |id| weights.weight(id).parts.0.iter().map(|p| p.len() as u64).sum::<u64>();
+            let need = Need {
+                weights: ids.map(parts).sum(),
+                rest: KvLayout::of(program, setup.context, KvFormat::Bf16).bytes_per_token()
+                    * u64::from(setup.context),
+            };
+            Ok(Box::new(Scripted::open(script.clone(), setup.context, need, progress)?))
         }
     }
+}
+
+/// Memory that a program could still get, where the system tells.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let rest = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|n| n * 1024)
 }
 
 /// The product name of this machine's CPU.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::{Backend, Card, Ledger};
+use super::{Backend, Card, Ledger, Need};
 use crate::error::{Error, Kind, Result};
 use crate::model::op::{Buf, Op, Sampling, Step};
 use crate::model::program::Program;
@@ -24,6 +24,8 @@ pub struct Script {
     pub step_ms: u64,
     /// Tokens a prompt step may carry.
     pub max_step: Option<u32>,
+    /// Memory of the device in bytes; a model that needs more is refused.
+    pub memory: Option<u64>,
     /// Fail when the token of this index is due.
     pub fail_at: Option<usize>,
     /// Panic when the token of this index is due.
@@ -33,6 +35,7 @@ pub struct Script {
 /// A device that follows a [`Script`].
 pub struct Scripted {
     script: Script,
+    weight_bytes: u64,
     capacity: u32,
     given: usize,
     waiting: VecDeque<u32>,
@@ -41,11 +44,18 @@ pub struct Scripted {
 
 impl Scripted {
     /// "Loads", reporting progress.
+    ///
+    /// # Errors
+    /// `DoesNotFit`, or what `progress` returned.
     pub fn open(
         script: Script,
         capacity: u32,
+        need: Need,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Scripted> {
+        if let Some(memory) = script.memory {
+            need.check("a script", memory, memory)?;
+        }
         let start = Instant::now();
         let of = script.load_ms;
         loop {
@@ -56,7 +66,8 @@ impl Scripted {
             }
             thread::sleep(Duration::from_millis((of - done).min(10)));
         }
-        Ok(Scripted { script, capacity, given: 0, waiting: VecDeque::new(), last: 0 })
+        let (weight_bytes, waiting) = (need.weights, VecDeque::new());
+        Ok(Scripted { script, weight_bytes, capacity, given: 0, waiting, last: 0 })
     }
 
     fn sample(&mut self) -> Result<()> {
@@ -84,7 +95,7 @@ impl Backend for Scripted {
     }
 
     fn ledger(&self) -> Ledger {
-        Ledger::default()
+        Ledger { weights: self.weight_bytes, ..Ledger::default() }
     }
 
     fn max_step(&self) -> u32 {

@@ -270,7 +270,10 @@ fn load(
             let opened = Opened::read(&load, &mut progress)?;
             fits(&opened.program, tests)?;
             let backend = opened.backend(device, &setup, &mut progress)?;
-            let bytes = opened.store.entries().iter().map(|e| e.bytes).sum();
+            let bytes = match opened.packs {
+                true => backend.ledger().weights,
+                false => opened.store.entries().iter().map(|e| e.bytes).sum(),
+            };
             let (program, variant) = (opened.program, opened.variant);
             Ok(Running { name: model.name.clone(), variant, bytes, program, backend })
         }

@@ -110,7 +110,8 @@ impl Context {
     }
 }
 
-fn parse_device(text: &str) -> Result<Device> {
+/// The device that `--device` names.
+pub fn parse_device(text: &str) -> Result<Device> {
     let unknown = || {
         Error::new(
             Kind::Usage,

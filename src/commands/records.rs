@@ -127,17 +127,11 @@ struct Machine {
 
 impl Machine {
     fn now() -> Machine {
-        Machine {
-            free: kib("/proc/meminfo", "MemAvailable:"),
-            peak: kib("/proc/self/status", "VmHWM:"),
-        }
+        Machine { free: available_memory(), peak: kib("/proc/self/status", "VmHWM:") }
     }
 }
 
-/// Memory that a program could still get, where the system tells.
-pub fn available_memory() -> Option<u64> {
-    Machine::now().free
-}
+pub use crate::backend::available_memory;
 
 /// Memory of this machine, where the system tells.
 pub fn total_memory() -> Option<u64> {

@@ -81,6 +81,14 @@ impl Answering {
             }
         };
         drop(bar);
+        if let Some(before) = loaded.packed_from.filter(|_| !cx.globals.quiet) {
+            note(format!(
+                "snug: packed {} of bf16 into {} while loading, {:.1} s in all; `snug pack` makes a file that needs no packing",
+                size(before),
+                size(loaded.weight_bytes),
+                loaded.took.as_secs_f64()
+            ));
+        }
         if model.path.is_none() && !cx.globals.quiet {
             note(
                 "snug: `demo` is the tiny built-in demo model; it knows simple stories and small talk, not facts",

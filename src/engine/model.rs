@@ -93,7 +93,7 @@ impl Model {
             Some(wanted) => session::check_context(wanted, limit)?,
             None => limit.min(DEFAULT_CONTEXT),
         };
-        let weight_bytes = store.entries().iter().map(|e| e.bytes).sum();
+        let stored_bytes = store.entries().iter().map(|e| e.bytes).sum();
         let setup = backend::Setup { context, threads: load.threads };
         let backend = opened.backend(&load.device, &setup, progress)?;
         let loaded = Loaded {
@@ -102,7 +102,8 @@ impl Model {
             card: backend.card(),
             context,
             context_limit: limit,
-            weight_bytes,
+            weight_bytes: if opened.packs { backend.ledger().weights } else { stored_bytes },
+            packed_from: opened.packs.then_some(stored_bytes),
             parameters: program.parameters(),
             defaults,
             stops: words.stop_list(),

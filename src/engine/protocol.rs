@@ -83,7 +83,7 @@ pub struct Load {
     pub name: String,
     /// A `.snug` file or a model directory; `None` is the built-in demo.
     pub path: Option<PathBuf>,
-    /// Refuse weights that are stored otherwise.
+    /// Refuse weights that are stored otherwise; bf16 ones that are to be lossless are packed.
     pub variant: Option<Variant>,
     /// Where to run.
     pub device: Device,
@@ -170,8 +170,10 @@ pub struct Loaded {
     pub context: u32,
     /// The most context the model knows.
     pub context_limit: u32,
-    /// Bytes of its weights as stored.
+    /// Bytes of its weights as stored, or as packed while they were loaded.
     pub weight_bytes: u64,
+    /// Bytes they had before, when they were packed while they were loaded.
+    pub packed_from: Option<u64>,
     /// Number of weights.
     pub parameters: u64,
     /// Defaults from generation_config.json.

@@ -3,13 +3,16 @@
 //!
 //! L0, decoded weights against their hashes or their source, is `store::verify`'s. Here: L1, every decoder of this machine
 //! gives the same words; L2, the product of a packed matrix equals that of the same matrix in bf16; L3 and L4, so do the
-//! logits and the greedy tokens of the whole model.
+//! logits and the greedy tokens of the whole model. [`device`] does the same on a GPU.
+
+pub mod device;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
+use self::device::Prover;
 use super::weights::{Stored, matching};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Weight, Weights};
@@ -45,6 +48,17 @@ struct Decoded {
     words: Vec<Vec<u8>>,
 }
 
+impl Decoded {
+    /// Every weight of a program.
+    fn of(program: &Program, weights: &dyn Weights) -> Decoded {
+        let ids: Vec<WeightId> = (0..program.weights.len() as u32).map(WeightId).collect();
+        Decoded {
+            shapes: program.weights.iter().map(|w| w.shape).collect(),
+            words: ids.par_iter().map(|id| decode(&weights.weight(*id))).collect(),
+        }
+    }
+}
+
 impl Weights for Decoded {
     fn weight(&self, id: WeightId) -> Weight<'_> {
         let i = id.0 as usize;
@@ -68,7 +82,7 @@ impl One<'_> {
     fn stored(&self) -> Arc<dyn Weights> {
         let index = self.store.entries().iter().position(|e| std::ptr::eq(e, self.entry));
         let entries = index.into_iter().collect();
-        Arc::new(Stored { store: Arc::clone(self.store), entries })
+        Arc::new(Stored { store: Arc::clone(self.store), entries, packs: false })
     }
 
     /// In bf16.
@@ -266,29 +280,25 @@ pub fn whole_model(
     program: &Arc<Program>,
     prompt: &[u32],
     steps: u32,
-    threads: Option<usize>,
+    on: &Prover,
     progress: Progress<'_>,
     go_on: GoOn<'_>,
 ) -> Result<(Proof, Proof)> {
     let entries = matching(program, store)?;
-    let stored = Arc::new(Stored { store: Arc::clone(store), entries });
-    let ids: Vec<WeightId> = (0..program.weights.len() as u32).map(WeightId).collect();
-    let twin = Decoded {
-        shapes: program.weights.iter().map(|w| w.shape).collect(),
-        words: ids.par_iter().map(|id| decode(&stored.weight(*id))).collect(),
-    };
+    let stored = Arc::new(Stored { store: Arc::clone(store), entries, packs: false });
+    let twin = Decoded::of(program, &*stored);
     let context = program.config.max_positions.min(prompt.len() as u32 + steps);
-    let mut packed = Cpu::new(Arc::clone(program), stored, context, threads)?;
-    let mut plain = Cpu::new(Arc::clone(program), Arc::new(twin), context, threads)?;
+    let mut packed = on.open(program, stored, context, go_on)?;
+    let mut plain = on.open(program, Arc::new(twin), context, go_on)?;
     let vocab = program.config.vocab as usize;
     let (mut a, mut b) = (vec![0f32; vocab], vec![0f32; vocab]);
-    for cpu in [&mut packed, &mut plain] {
-        cpu.set_sampling(&Sampling::default(), &[])?;
+    for backend in [&mut packed, &mut plain] {
+        backend.set_sampling(&Sampling::default(), &[])?;
     }
     let (mut pos, mut next, mut compared) = (0u32, prompt.to_vec(), 0u32);
     while pos + next.len() as u32 <= context && compared < steps {
-        let last = feed(&mut packed, program, &next, pos, go_on)?;
-        let twin = feed(&mut plain, program, &next, pos, go_on)?;
+        let last = feed(&mut *packed, program, &next, pos, go_on)?;
+        let twin = feed(&mut *plain, program, &next, pos, go_on)?;
         pos += next.len() as u32;
         packed.read(Buf::Logits, &mut a)?;
         plain.read(Buf::Logits, &mut b)?;
@@ -312,13 +322,13 @@ pub fn whole_model(
 
 /// Runs tokens in chunks and returns the token chosen after the last.
 fn feed(
-    cpu: &mut Cpu,
+    backend: &mut dyn Backend,
     program: &Program,
     tokens: &[u32],
     pos: u32,
     go_on: GoOn<'_>,
 ) -> Result<u32> {
-    let width = (cpu.max_step() as usize).max(1);
+    let width = (backend.max_step() as usize).max(1);
     let chunks = tokens.len().div_ceil(width);
     for (i, chunk) in tokens.chunks(width).enumerate() {
         go_on()?;
@@ -329,7 +339,7 @@ fn feed(
             rows: if last { Rows::Last } else { Rows::None },
             sample: last,
         };
-        cpu.run(program, &step)?;
+        backend.run(program, &step)?;
     }
-    cpu.token()
+    backend.token()
 }

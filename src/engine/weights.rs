@@ -18,8 +18,10 @@ pub struct Opened {
     pub store: Arc<Store>,
     /// What to compute.
     pub program: Arc<Program>,
-    /// How its weights are stored.
+    /// How its weights are stored, or will be once it is loaded.
     pub variant: Variant,
+    /// Whether its matrices lie as bf16 and are packed while they are loaded.
+    pub packs: bool,
     /// By [`WeightId`], the index of the store's entry.
     entries: Vec<usize>,
 }
@@ -34,6 +36,9 @@ impl Opened {
         let store = checked_store(load.path.as_deref(), progress)?;
         let variant = Variant::of(store.entries());
         let name = visible(&load.name);
+        // Packing loses nothing, so what is asked for can be made; the way back would not be what was asked for.
+        let packs = load.variant == Some(Variant::Lossless) && variant == Variant::Bf16;
+        let variant = if packs { Variant::Lossless } else { variant };
         if let Some(wanted) = load.variant.filter(|v| *v != variant) {
             return Err(Error::bad_file(
                 format!("cannot use {name} as {}", wanted.name()),
@@ -44,7 +49,7 @@ impl Opened {
         let failed = |e: Error| e.while_doing(format!("cannot load {name}"));
         let program = Arc::new(Program::read(&store.texts().config).map_err(failed)?);
         let entries = matching(&program, &store).map_err(failed)?;
-        Ok(Opened { store: Arc::new(store), program, variant, entries })
+        Ok(Opened { store: Arc::new(store), program, variant, packs, entries })
     }
 
     /// Loads it on a device.
@@ -58,7 +63,7 @@ impl Opened {
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Box<dyn Backend>> {
         let (store, entries) = (Arc::clone(&self.store), self.entries.clone());
-        let weights = Arc::new(Stored { store, entries });
+        let weights = Arc::new(Stored { store, entries, packs: self.packs });
         backend::open(device, &self.program, weights, setup, progress)
     }
 }
@@ -68,9 +73,15 @@ pub(super) struct Stored {
     pub store: Arc<Store>,
     /// By [`WeightId`], the index of the store's entry.
     pub entries: Vec<usize>,
+    /// Whether bf16 matrices are to be packed.
+    pub packs: bool,
 }
 
 impl Weights for Stored {
+    fn to_be_packed(&self) -> bool {
+        self.packs
+    }
+
     fn weight(&self, id: WeightId) -> Weight<'_> {
         let entry = &self.store.entries()[self.entries[id.0 as usize]];
         Weight { format: entry.format, shape: entry.shape, parts: self.store.parts(entry) }

@@ -1,6 +1,6 @@
 //! Every codec: all bit patterns, awkward shapes, adversarial values, golden bytes, hostile parts.
 
-mod adversaries;
+pub mod adversaries;
 mod by_the_book;
 mod hostile;
 

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use snug::backend::cpu::{Cpu, Isa, Sampler};
 use snug::backend::cuda::abi::FuncArgs;
-use snug::backend::cuda::driver::{Device, Launch, check};
+use snug::backend::cuda::driver::{self, Device, Launch, check};
 use snug::backend::cuda::kernels::Library;
+use snug::backend::cuda::pack::Packer;
 use snug::backend::cuda::{Cuda, Options};
 use snug::backend::{Backend, Weight, Weights};
 use snug::codec::{Format, Parts, Shape};
+use snug::error::{Error, Kind};
 use snug::model::op::{Buf, Input, Op, Rows, Sampling, Step, WeightId};
 use snug::model::program::{Program, Role};
 use snug::num::{bf16_to_f32, f32_to_bf16, func, gamma, rng::Stream};
+
+use super::codecs::adversaries::{ADVERSARIES, words};
 
 /// Whether there is a GPU to test on.
 fn gpu() -> bool {
@@ -339,8 +343,8 @@ fn replayed_steps_equal_single_ops() {
     };
     let prompt = [5u32, 6, 7, 8, 9];
     let mut runs = Vec::new();
-    for eager in [false, true, false] {
-        let mut gpu = cuda(&program, &weights, false);
+    for (eager, portable) in [(false, false), (true, false), (false, false), (false, true)] {
+        let mut gpu = cuda(&program, &weights, portable);
         gpu.set_sampling(&sampling, &[]).unwrap();
         let step = Step { input: Input::Tokens(&prompt), pos: 0, rows: Rows::Last, sample: true };
         gpu.run(&program, &step).unwrap();
@@ -359,6 +363,7 @@ fn replayed_steps_equal_single_ops() {
     }
     assert_eq!(runs[0], runs[1], "graph and single ops");
     assert_eq!(runs[0], runs[2], "two runs");
+    assert_eq!(runs[0], runs[3], "bulk copies and portable kernels");
 }
 
 /// The device chooses the token that the CPU's sampler chooses, for any logits and rule.
@@ -418,6 +423,159 @@ fn sampling_is_the_cpu_s() {
     gpu.write(Buf::Logits, &[f32::NAN; 4099]).unwrap();
     gpu.exec(&Op::Sample, &step).unwrap();
     assert!(gpu.token().is_err(), "no number among the logits");
+}
+
+/// Packs on the device and compares every byte with what the encoder writes.
+fn pack_alike(device: &Device, packer: &mut Packer, shape: Shape, words: &[u16], what: &str) {
+    let stream = device.stream().unwrap();
+    let rows = device.alloc(2 * shape.len()).unwrap();
+    rows.write(0, bytemuck::cast_slice(words)).unwrap();
+    let got = packer.pack(device, &stream, shape, rows.addr()).unwrap();
+    let want = Format::Pairlut.codec().encode(shape, words);
+    let what = format!("{what}, {} x {}", shape.rows, shape.cols);
+    let (Some(got), Some(want)) = (&got, &want) else {
+        assert_eq!(got.is_some(), want.is_some(), "{what}: packed at all");
+        return;
+    };
+    let bytes = |memory: &driver::Memory| {
+        let mut bytes = vec![0; memory.bytes() as usize];
+        memory.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    let parts = [
+        ("index", bytes(got.index.as_ref().unwrap()), &want[1]),
+        ("records", bytes(&got.data), &want[0]),
+    ];
+    for (part, got, want) in parts {
+        assert_eq!(got.len(), want.len(), "{what}: bytes of {part}");
+        let at = got.iter().zip(want).position(|(a, b)| a != b);
+        assert_eq!(
+            at.map(|i| (i, got[i], want[i])),
+            None,
+            "{what}: first byte of {part} that differs"
+        );
+    }
+    let starts: Vec<u32> = bytemuck::cast_slice::<u8, u32>(&want[1]).to_vec();
+    let largest = starts.windows(2).map(|w| w[1] - w[0]).max().unwrap();
+    assert_eq!(got.slot_bytes, 16 * largest, "{what}: largest record");
+}
+
+#[test]
+fn packing_is_the_encoder_s_byte_for_byte() {
+    if !gpu() {
+        return;
+    }
+    let device = Device::open(0).unwrap();
+    let library = Library::load(&device).unwrap();
+    let mut packer = Packer::new(&device, &library).unwrap();
+    let mut rng = Stream::new(17);
+    let shapes = [
+        (1, 1),
+        (16, 256),
+        (17, 65),
+        (33, 257),
+        (5, 70),
+        (48, 320),
+        (64, 1000),
+        (130, 8),
+        (200, 72),
+    ];
+    for (rows, cols) in shapes {
+        let shape = Shape { rows, cols };
+        for adversary in ADVERSARIES {
+            pack_alike(&device, &mut packer, shape, &words(shape, adversary), adversary.1);
+        }
+    }
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    pack_alike(&device, &mut packer, Shape { rows: 256, cols: 256 }, &all, "every pattern");
+    // Under a sanitizer, which is some hundred times slower, a few cases will do.
+    let sanitized = std::env::var_os("SANITIZE").is_some();
+    for case in 0..if sanitized { 8 } else { 200 } {
+        let shape = Shape { rows: 1 + rng.below(90), cols: 1 + rng.below(1300) };
+        let (usual, strays) = (2f32.powi(rng.below(40) as i32 - 20), rng.below(3) * rng.below(60));
+        let values = (0..shape.len()).map(|_| match rng.below(1000) < strays {
+            true => rng.next_u64() as u16,
+            false => f32_to_bf16(usual * rng.normal()),
+        });
+        let values: Vec<u16> = values.collect();
+        pack_alike(&device, &mut packer, shape, &values, &format!("case {case}"));
+    }
+    if sanitized {
+        return;
+    }
+    // Many records: the sums over sizes run through several rounds.
+    let shape = Shape { rows: 16 * 3000, cols: 1024 };
+    let some: Vec<u16> = (0..1 << 16).map(|_| f32_to_bf16(0.02 * rng.normal())).collect();
+    let values: Vec<u16> =
+        (0..shape.len() as usize).map(|i| some[(i * 7 + i / 999) % some.len()]).collect();
+    pack_alike(&device, &mut packer, shape, &values, "12,000 records");
+}
+
+/// bf16 weights that are to be packed become, on the way, what packed weights are.
+struct Unpacked(Arc<Memory>);
+
+impl Weights for Unpacked {
+    fn weight(&self, id: WeightId) -> Weight<'_> {
+        self.0.weight(id)
+    }
+
+    fn to_be_packed(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn packing_while_loading_changes_nothing() {
+    if !gpu() {
+        return;
+    }
+    let program = program(64, 9, 3, 576, 1536, "");
+    let values = values(&program, 8);
+    let (packed, plain) =
+        (pack(&program, &values, Format::Pairlut), pack(&program, &values, Format::Bf16));
+    let options = Options { index: 0, capacity: 2048, portable: false };
+    let mut late = Cuda::new(program.clone(), &Unpacked(plain), options, &|_, _| Ok(())).unwrap();
+    let mut early = cuda(&program, &packed, false);
+    assert_eq!(late.ledger().weights, early.ledger().weights);
+    let prompt: Vec<u32> = (0..40).collect();
+    for chunk in [1, 7, 40] {
+        let (a, b) = (
+            logits(&mut late, &program, &prompt, chunk),
+            logits(&mut early, &program, &prompt, chunk),
+        );
+        assert_eq!(first_difference(&a, &b), None, "chunks of {chunk}");
+    }
+}
+
+/// A load ends where it is told to, and what cannot fit is refused; either leaves nothing on the device.
+#[test]
+fn loading_stops_when_told_and_refuses_what_does_not_fit() {
+    if !gpu() {
+        return;
+    }
+    let program = program(128, 8, 4, 2048, 8192, "");
+    let weights = pack(&program, &values(&program, 1), Format::Bf16);
+    // What a context takes by itself is there before and after.
+    let device = Device::open(0).unwrap();
+    let before = device.memory().unwrap().0;
+    let options = Options { index: 0, capacity: 2048, portable: false };
+    let stop = || Error::new(Kind::Interrupted, "stopped", "enough", "go on");
+    for after in [0, 1, 5] {
+        let calls = std::cell::Cell::new(0);
+        let told = |_, _| {
+            calls.set(calls.get() + 1);
+            if calls.get() > after { Err(stop()) } else { Ok(()) }
+        };
+        let error = Cuda::new(program.clone(), &*weights, options, &told).map(drop).unwrap_err();
+        assert_eq!(error, stop(), "after {after} calls");
+        assert_eq!(calls.get(), after + 1, "nothing is asked again");
+    }
+    let large = Options { capacity: u32::MAX / 2, ..options };
+    let error = Cuda::new(program.clone(), &*weights, large, &|_, _| Ok(())).map(drop).unwrap_err();
+    assert_eq!(error.kind, Kind::DoesNotFit, "{error}");
+    assert!(error.why.contains("GiB are missing"), "{error}");
+    let after = device.memory().unwrap().0;
+    assert!(before.abs_diff(after) <= 64 << 20, "{before} bytes free before, {after} after");
 }
 
 /// What is held is what the driver misses.

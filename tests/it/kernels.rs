@@ -99,7 +99,7 @@ fn abi_structs_have_the_same_layout_in_both_languages() {
     use snug::backend::cuda::abi;
     let scratch = tempfile::tempdir().unwrap();
     let mut program = String::from(
-        "#include <cstdio>\n#include <cstddef>\nstruct uint4;\n#include \"common/abi.cuh\"\nint main() {\n",
+        "#include <cstdio>\n#include <cstddef>\nstruct uint4;\n#include \"common/abi.cuh\"\n#include \"common/abi_pack.cuh\"\nint main() {\n",
     );
     let mut want = String::new();
     for (name, size, fields) in abi::layouts() {

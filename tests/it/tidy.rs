@@ -29,6 +29,7 @@ const UNSAFE: &[&str] = &[
     "src/backend/cpu/simd.rs",
     "src/backend/cuda/abi.rs",
     "src/backend/cuda/driver.rs",
+    "src/backend/cuda/driver/cublas.rs",
     "src/backend/cuda/driver/devices.rs",
     "src/codec/simd.rs",
     "src/store/mapped.rs",

@@ -1,4 +1,4 @@
-//! Kernel arguments: mirrors of `kernels/common/abi.cuh`, field by field. Sizes and offsets are compared with what a C
+//! Kernel arguments: mirrors of `kernels/common/abi.cuh` and `abi_pack.cuh`, field by field. Sizes and offsets are compared with what a C
 //! compiler makes of that file in `tests/it/kernels.rs`.
 #![allow(unsafe_code)]
 
@@ -153,6 +153,33 @@ arguments! {
         depth: u32,
         stride: u32,
         accumulate: u32,
+        unused: u32,
+    }
+
+    /// How one record is stored (`kernels/common/abi_pack.cuh`).
+    PackPlan {
+        units: u32,
+        patches: u32,
+        mode: u8,
+        wide: u8,
+        shifted: u8,
+        used: u8,
+        table: [u8; 16],
+        unused: u32,
+    }
+
+    /// pack_plan, pack_scan, pack_write.
+    PackArgs {
+        rows_in: Addr,
+        plans: Addr,
+        index: Addr,
+        data: Addr,
+        totals: Addr,
+        rows: u32,
+        cols: u32,
+        tiles: u32,
+        records: u32,
+        count: u32,
         unused: u32,
     }
 

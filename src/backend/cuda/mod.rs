@@ -11,6 +11,7 @@ pub mod load;
 pub mod matvec;
 pub mod memory;
 mod ops;
+pub mod pack;
 mod step;
 
 use std::cell::Cell;

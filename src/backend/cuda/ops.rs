@@ -205,6 +205,39 @@ impl Cuda {
         self.launch(&self.kernels.gemm, grid, 256, GEMM_SHARED_BYTES, &gemm)
     }
 
+    /// A matrix as the device decodes it: row-major bf16 bit patterns.
+    ///
+    /// # Errors
+    /// A driver error; `DoesNotFit` when there is no room for the decoded matrix.
+    pub fn unpacked(&self, id: WeightId) -> Result<Vec<u16>> {
+        let weight = &self.weights[id.0 as usize];
+        let shape = self.program.weight(id).shape;
+        let (tiles, cols) = (tiles(shape.cols), shape.cols as usize);
+        let depth = tiles as usize * 64;
+        let out = self.device.alloc(2 * u64::from(shape.rows) * depth as u64)?;
+        let args = UnpackArgs {
+            m: matrix(weight, Addr(0), shape.rows, 0),
+            out: out.addr(),
+            rows_in: Addr(0),
+            cols: shape.cols,
+            tiles,
+            records: tiles.div_ceil(4),
+            depth: depth as u32,
+        };
+        let blocks = shape.rows.div_ceil(16) * args.records;
+        self.launch(self.kernels.unpack.of(weight.format), (blocks, 1, 1), 128, 0, &args)?;
+        self.stream.synchronize()?;
+        let mut words = vec![0u16; shape.rows as usize * depth];
+        out.read(0, bytemuck::cast_slice_mut(&mut words))?;
+        if depth != cols {
+            for row in 1..shape.rows as usize {
+                words.copy_within(row * depth..row * depth + cols, row * cols);
+            }
+            words.truncate(shape.rows as usize * cols);
+        }
+        Ok(words)
+    }
+
     /// Products of RMSNorm(residual) side by side in `qkv`, in one launch where the formats agree.
     fn normed(&self, kernels: &ByFormat, norm: WeightId, list: &[Linear], n: u32) -> Result<()> {
         let mut out = 0;

@@ -173,7 +173,8 @@ fn models_are_found_or_the_nearest_are_named() {
         assert_eq!(cached(model).ok().record("start")["model"], "Org/Model@abc123:bf16");
     }
     cached("Org/Model@other").fails(3);
-    cached("Org/Model:lossless").fails(10);
+    let packed = cached("Org/Model:lossless").ok();
+    assert_eq!(packed.record("start")["model"], "Org/Model@abc123:lossless");
     run("hostile\x1b]0;x\x07name").fails(3).says("hostile␛]0;x␇name");
     // A variant is held to.
     for verb in [
@@ -242,12 +243,25 @@ fn packing_gives_the_built_in_file_and_leaves_nothing_half_done() {
     let d = place.device(&said("ok"), json!({}));
     let plain = place.run(&["run", "taken.snug:bf16", "-d", &d, "--json", "hi"]).ok();
     assert_eq!(plain.record("start")["model"], "taken:bf16");
-    place.run(&["run", "taken.snug:lossless", "-d", &d, "hi"]).fails(10);
+    place.run(&["run", "out.snug:bf16", "-d", &d, "hi"]).fails(10);
     // The same text from packed and plain weights.
     let greedy = |model: &str| {
         place.run(&["run", model, "--greedy", "-n", "24", "Tell me a story."]).ok().stdout
     };
     assert_eq!(greedy("taken.snug"), greedy("out.snug"));
+    // bf16 that is to be lossless is packed while it is loaded, which is said and takes the memory of the packed file.
+    let model = format!("{dir}:lossless");
+    let run = |model: &str| {
+        place
+            .run(&["run", model, "-d", "cpu", "--greedy", "-n", "24", "--json", "Tell me a story."])
+            .ok()
+    };
+    let (late, early) = (run(&model).says("snug: packed 13.3 MiB of bf16 into"), run("out.snug"));
+    assert_eq!(late.record("start")["model"], "demo:lossless");
+    assert_eq!(late.record("end")["text"], early.record("end")["text"]);
+    let weights = |ran: &Ran| ran.record("end")["memory"]["weights"].as_u64();
+    assert_eq!(weights(&late), weights(&early));
+    assert!(!early.stderr.contains("packed"), "{early:?}");
     let before = place.files();
     place.run(&["pack", &dir, "-o", "no/such/dir/x.snug"]).fails(1);
     place.run(&["pack", "nothing", "-o", "x.snug"]).fails(3);
@@ -298,12 +312,21 @@ fn cut_and_damaged_files_are_refused_by_every_command() {
 fn verify_climbs_as_far_as_it_is_asked_and_no_further() {
     let place = Place::new();
     let dir = source_dir(&place, "demo");
-    let ran = place.run(&["verify", "demo", "--steps", "8", "--json", "--receipt", "r.json"]).ok();
+    let args = ["verify", "demo", "-d", "cpu", "--steps", "8", "--json", "--receipt", "r.json"];
+    let ran = place.run(&args).ok();
     let receipt = ran.record("receipt");
     assert_eq!((&receipt["level"], &receipt["result"]), (&json!("L4"), &json!("equal")));
     let steps = receipt["steps"].as_array().unwrap();
     assert_eq!(steps.len(), 5);
     assert!(steps.iter().all(|s| s["values_compared"].as_u64().unwrap() > 0), "{steps:?}");
+    assert!(steps.iter().all(|s| s["device"] == "cpu"), "{steps:?}");
+    assert_eq!(receipt["device"]["id"], "cpu");
+    let script = place.device(&[1], json!({}));
+    place.run(&["verify", "demo", "-d", &script]).fails(2).says("computes nothing");
+    place.run(&["verify", "demo", "-d", "cpu", "--against-device", "cpu"]).fails(2).says("itself");
+    if snug::backend::cuda::driver::check().is_err() {
+        place.run(&["verify", "demo", "-d", "cpu", "--against-device", "cuda"]).fails(8);
+    }
     let written: Value = serde_json::from_slice(&fs::read(place.path("r.json")).unwrap()).unwrap();
     assert_eq!(written["tensors"], receipt["tensors"]);
     for (level, want) in [("container", "L0"), ("decode", "L1"), ("kernel", "L2"), ("logits", "L3")]
@@ -400,6 +423,21 @@ fn templates_and_tokens_are_shown() {
         .run_with(&["template", "demo", "--messages", "-"], br#"[{"role":"user","content":"Hi"}]"#)
         .ok();
     assert!(piped.out().contains("user\nHi<|im_end|>"));
+}
+
+/// What does not fit is refused before it is loaded, with how much is missing.
+#[test]
+fn a_model_that_does_not_fit_is_refused_with_the_numbers() {
+    let place = Place::new();
+    let run = |memory: u64, context: &str| {
+        let device = place.device(&said("ok"), json!({ "memory": memory, "load_ms": 3_600_000 }));
+        place.run(&["run", "demo", "-d", &device, "-c", context, "--timeout", "500ms", "hi"])
+    };
+    run(1 << 20, "512").fails(7).says("0.00 GiB are free").says("GiB are missing").says("-c");
+    // The context counts.
+    run(10 << 20, "1024").fails(7);
+    // What fits is loaded, which takes an hour here.
+    run(10 << 20, "64").fails(124);
 }
 
 #[test]
