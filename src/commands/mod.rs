@@ -85,7 +85,8 @@ fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Outcome<T> {
 
 /// The whole command line, for the parser, the man pages and the completions.
 pub fn command_line() -> Command {
-    let mut root = Command::new("snug")
+    // First, because a set of options comes with a description of its own.
+    let mut root = Globals::augment_args(Command::new("snug"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Chat with language models, losslessly compressed, on this machine. No telemetry.")
         .disable_help_subcommand(true)
@@ -100,7 +101,6 @@ pub fn command_line() -> Command {
             "MODEL is `demo` (built in), a .snug file, a model directory or a name in the store (`snug list`).\n\
              Every long option can be set by an environment variable: SNUG_TEMP=0.2 is --temp 0.2.",
         );
-    root = Globals::augment_args(root);
     for verb in COMMANDS {
         let command = (verb.args)(Command::new(verb.name))
             .about(verb.about)

@@ -13,6 +13,7 @@ mod golden;
 mod gpu;
 mod kernels;
 mod model;
+mod package;
 mod smollm2;
 mod stops;
 mod store;

@@ -62,6 +62,9 @@ fn help_fits_a_screen_and_shows_how() {
         assert!(ran.out().lines().take(8).any(|l| l.contains(&example)), "{verb:?}: {}", ran.out());
         assert!(ran.stderr.is_empty());
     }
+    let about = "Chat with language models";
+    assert!(place.run(&["--help"]).ok().out().starts_with(about));
+    assert!(place.run(&["man"]).ok().out().contains(&format!("snug \\- {about}")));
     let ran = place.run(&["--version"]).ok();
     assert_eq!(ran.out(), concat!("snug ", env!("CARGO_PKG_VERSION"), "\n"));
     assert_eq!(place.run(&["version"]).ok().stdout, ran.stdout);
