@@ -1,4 +1,4 @@
-//! The one function that says what a loaded model takes; loader, `fit` and panels all use it.
+//! What a loaded model takes: the widths of buffers that backends allocate by, and a plan made before loading.
 
 use crate::model::kv::{KvFormat, KvLayout};
 use crate::model::program::Program;
