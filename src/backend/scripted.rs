@@ -22,6 +22,8 @@ pub struct Script {
     pub load_ms: u64,
     /// How long every step takes.
     pub step_ms: u64,
+    /// More of it, in microseconds: the pace at which tokens come, whatever the steps themselves take.
+    pub token_us: u64,
     /// Tokens a prompt step may carry.
     pub max_step: Option<u32>,
     /// Memory of the device in bytes; a model that needs more is refused.
@@ -40,6 +42,7 @@ pub struct Scripted {
     given: usize,
     waiting: VecDeque<u32>,
     last: u32,
+    due: Option<Instant>,
 }
 
 impl Scripted {
@@ -67,7 +70,18 @@ impl Scripted {
             thread::sleep(Duration::from_millis((of - done).min(10)));
         }
         let (weight_bytes, waiting) = (need.weights, VecDeque::new());
-        Ok(Scripted { script, weight_bytes, capacity, given: 0, waiting, last: 0 })
+        Ok(Scripted { script, weight_bytes, capacity, given: 0, waiting, last: 0, due: None })
+    }
+
+    /// Waits until the next token is due. Late tokens are made up for, so that the pace holds on average.
+    fn keep_pace(&mut self) {
+        let pace = Duration::from_micros(self.script.token_us);
+        let now = Instant::now();
+        let due = self.due.map_or(now, |due| due + pace);
+        if due > now {
+            thread::sleep(due - now);
+        }
+        self.due = Some(due);
     }
 
     fn sample(&mut self) -> Result<()> {
@@ -110,6 +124,7 @@ impl Backend for Scripted {
     fn set_sampling(&mut self, _sampling: &Sampling, _history: &[u32]) -> Result<()> {
         self.given = 0;
         self.waiting.clear();
+        self.due = None;
         Ok(())
     }
 
@@ -122,7 +137,12 @@ impl Backend for Scripted {
 
     fn run(&mut self, _program: &Program, step: &Step<'_>) -> Result<()> {
         thread::sleep(Duration::from_millis(self.script.step_ms));
-        if step.sample { self.sample() } else { Ok(()) }
+        if step.sample {
+            self.keep_pace();
+            self.sample()
+        } else {
+            Ok(())
+        }
     }
 
     fn token(&mut self) -> Result<u32> {

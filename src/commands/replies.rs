@@ -73,7 +73,7 @@ impl Answering {
         let mut bar = Progress::new("loading", cx.globals.quiet);
         let loaded = loop {
             match events.recv() {
-                Ok(Event::Loading { done, of }) => bar.bytes(done, of),
+                Ok(Event::Loading { done, of, .. }) => bar.bytes(done, of),
                 Ok(Event::Ready(loaded)) => break *loaded,
                 Ok(Event::Failed(e)) => return Err(stopped_or(&cx.signals, e)),
                 Ok(_) => {}

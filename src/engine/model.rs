@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use super::protocol::{Ask, Load, Loaded, Message, Overflow, Prompt, Variant};
+use super::protocol::{Ask, Explained, Load, Loaded, Message, Overflow, Phase, Prompt, Variant};
 use super::session::{self, Session};
 use super::thinking::Thinking;
 use super::weights::Opened;
@@ -69,9 +69,13 @@ pub fn open_store(path: Option<&Path>) -> Result<Store> {
 
 impl Model {
     /// Loads. `progress` hears of bytes done and in all, and ends the loading by an error.
-    pub fn open(load: &Load, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Model> {
+    pub fn open(
+        load: &Load,
+        progress: &mut dyn FnMut(Phase, u64, u64) -> Result<()>,
+    ) -> Result<Model> {
         let start = Instant::now();
-        let opened = Opened::read(load, progress)?;
+        let check = &mut |done, of| progress(Phase::Check, done, of);
+        let opened = Opened::read(load, check)?;
         let Opened { store, program, variant, .. } = &opened;
         let name = load.name.clone();
         let failed = |e: Error| e.while_doing(format!("cannot load {}", visible(&name)));
@@ -88,14 +92,19 @@ impl Model {
             )));
         }
         let defaults = defaults(store.texts().generation_config.as_deref()).map_err(failed)?;
-        let limit = program.config.max_positions;
+        // A script computes nothing that a position could be too large for.
+        let limit = match &load.device {
+            Device::Scripted(_) => u32::MAX,
+            _ => program.config.max_positions,
+        };
         let context = match load.context {
             Some(wanted) => session::check_context(wanted, limit)?,
-            None => limit.min(DEFAULT_CONTEXT),
+            None => program.config.max_positions.min(DEFAULT_CONTEXT),
         };
         let stored_bytes = store.entries().iter().map(|e| e.bytes).sum();
         let setup = backend::Setup { context, threads: load.threads };
-        let backend = opened.backend(&load.device, &setup, progress)?;
+        let upload = &mut |done, of| progress(Phase::Upload, done, of);
+        let backend = opened.backend(&load.device, &setup, upload)?;
         let loaded = Loaded {
             name,
             variant: variant.name().into(),
@@ -108,6 +117,8 @@ impl Model {
             defaults,
             stops: words.stop_list(),
             took: start.elapsed(),
+            ledger: backend.ledger(),
+            bytes_per_token: backend.bytes_per_token(0),
         };
         Ok(Model {
             loaded,
@@ -123,6 +134,20 @@ impl Model {
     /// Whether the step after the next token may be queued before that token is known.
     pub fn runs_ahead(&self, ask: &Ask) -> bool {
         self.backend.runs_ahead() && ask.logprobs == 0
+    }
+
+    /// The prompt of an ask, token by token.
+    pub fn explain(&self, ask: &Ask) -> Result<Explained> {
+        let ids = self.tokens_of(&ask.prompt, ask)?.tokens;
+        let shared = self.session.cached().iter().zip(&ids).take_while(|(a, b)| a == b).count();
+        let token = |id: &u32| {
+            let text = String::from_utf8_lossy(self.tokenizer.token_bytes(*id)).into_owned();
+            let special = self.tokenizer.is_special(*id);
+            let name = || self.tokenizer.token(*id).unwrap_or_default();
+            (*id, if special { name() } else { text }, special)
+        };
+        let tokens = ids.iter().map(token).collect();
+        Ok(Explained { tokens, cached: shared, sampling: ask.sampling.clone() })
     }
 
     /// Whether a token ends a reply.
@@ -170,6 +195,13 @@ impl Model {
                 let (text, ids) = chat_ids(&self.tokenizer, template, messages, kwargs)?;
                 (ids, Thinking::opened_by(&text))
             }
+            Prompt::Continue(messages, begun) => {
+                let template = self.template.as_ref().ok_or_else(no_template)?;
+                let kwargs = ask.template_kwargs.as_deref();
+                let (_, mut ids) = chat_ids(&self.tokenizer, template, messages, kwargs)?;
+                ids.extend(self.tokenizer.encode_raw(begun)?);
+                (ids, false)
+            }
         };
         let whole = tokens.len();
         Ok(Prepared { tokens, whole, thinking })
@@ -179,9 +211,12 @@ impl Model {
     /// oldest tokens.
     fn shifted(&self, all: Prepared, ask: &Ask, capacity: u32, room: u32) -> Result<Prepared> {
         let keep = (capacity - room) as usize;
-        let Prompt::Chat(messages) = &ask.prompt else {
-            let from = all.tokens.len().saturating_sub(keep);
-            return Ok(Prepared { tokens: all.tokens[from..].to_vec(), ..all });
+        let messages = match &ask.prompt {
+            Prompt::Chat(messages) | Prompt::Continue(messages, _) => messages,
+            Prompt::Raw(_) => {
+                let from = all.tokens.len().saturating_sub(keep);
+                return Ok(Prepared { tokens: all.tokens[from..].to_vec(), ..all });
+            }
         };
         let head = messages.iter().take_while(|m| m.role == "system").count();
         // A turn begins with what the user says.
@@ -189,7 +224,11 @@ impl Model {
         let mut shortest = all.whole;
         for start in starts {
             let shorter = [&messages[..head], &messages[start..]].concat();
-            let prepared = self.tokens_of(&Prompt::Chat(shorter), ask)?;
+            let prompt = match &ask.prompt {
+                Prompt::Continue(_, begun) => Prompt::Continue(shorter, begun.clone()),
+                _ => Prompt::Chat(shorter),
+            };
+            let prepared = self.tokens_of(&prompt, ask)?;
             shortest = prepared.whole;
             if shortest <= keep {
                 return Ok(Prepared { whole: all.whole, ..prepared });

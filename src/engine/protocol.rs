@@ -21,6 +21,8 @@ pub struct Message {
 pub enum Prompt {
     /// Rendered through the chat template.
     Chat(Vec<Message>),
+    /// The same, for a reply that begins with this text already.
+    Continue(Vec<Message>, String),
     /// Sent as it is; special tokens are not recognised in it.
     Raw(String),
 }
@@ -76,6 +78,25 @@ impl Variant {
     }
 }
 
+/// What loading is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the file and checking every record.
+    Check,
+    /// Handing the weights to the device.
+    Upload,
+}
+
+impl Phase {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Check => "checking",
+            Phase::Upload => "loading",
+        }
+    }
+}
+
 /// How to load a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -102,6 +123,8 @@ pub enum Command {
     Load(Load),
     /// Reply.
     Ask(Ask),
+    /// Show the prompt of a reply, without making it.
+    Explain(Ask),
     /// End the thread.
     Quit,
 }
@@ -124,6 +147,12 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// By its name.
+    pub fn named(name: &str) -> Option<Finish> {
+        use Finish::*;
+        [Stop, Length, StopString, Context, Cancelled, Error].into_iter().find(|f| f.name() == name)
+    }
+
     /// The `finish_reason` of JSON output.
     pub fn name(self) -> &'static str {
         match self {
@@ -182,6 +211,10 @@ pub struct Loaded {
     pub stops: Vec<(u32, String)>,
     /// How long loading took.
     pub took: Duration,
+    /// Memory held.
+    pub ledger: Ledger,
+    /// Weight and cache bytes read for the first token.
+    pub bytes_per_token: u64,
 }
 
 /// Counts and times of a reply, so far or in all.
@@ -209,11 +242,24 @@ pub struct Stats {
     pub ledger: Ledger,
 }
 
+/// A prompt as the model gets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explained {
+    /// Its tokens: id, text, whether it is a control token.
+    pub tokens: Vec<(u32, String, bool)>,
+    /// Of these, already in the cache.
+    pub cached: usize,
+    /// How the next token would be chosen.
+    pub sampling: Sampling,
+}
+
 /// From the engine to the shower.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Loading: bytes checked of bytes in all.
+    /// Loading: bytes done of bytes in all.
     Loading {
+        /// What is being done.
+        phase: Phase,
         /// Bytes done.
         done: u64,
         /// Bytes in all.
@@ -257,6 +303,8 @@ pub enum Event {
         /// Totals.
         stats: Stats,
     },
+    /// A prompt as the model gets it, after [`Command::Explain`].
+    Explained(Box<Explained>),
     /// The command failed. After an `Ask`, `Done` with `Finish::Error` follows.
     Failed(Error),
 }

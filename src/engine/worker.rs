@@ -54,6 +54,7 @@ impl Worker {
             match command {
                 Command::Load(load) => self.load(&load),
                 Command::Ask(ask) => self.ask(&ask),
+                Command::Explain(ask) => self.explain(&ask),
                 Command::Quit => break,
             }
             if self.line.gone {
@@ -66,9 +67,9 @@ impl Worker {
         self.model = None;
         let line = &mut self.line;
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            Model::open(load, &mut |done, of| {
+            Model::open(load, &mut |phase, done, of| {
                 line.check()?;
-                line.sometimes(|| Event::Loading { done, of });
+                line.sometimes(|| Event::Loading { phase, done, of });
                 Ok(())
             })
         }));
@@ -83,12 +84,21 @@ impl Worker {
         }
     }
 
+    fn explain(&mut self, ask: &Ask) {
+        let model = self.model.as_ref().ok_or_else(no_model);
+        let explained = catch_unwind(AssertUnwindSafe(|| model.and_then(|m| m.explain(ask))));
+        self.line.emit(match explained {
+            Ok(Ok(explained)) => Event::Explained(Box::new(explained)),
+            Ok(Err(e)) => Event::Failed(e),
+            Err(panic) => Event::Failed(panic_error("reading the prompt", panic.as_ref())),
+        });
+    }
+
     fn ask(&mut self, ask: &Ask) {
         let mut stats = Stats::default();
         let line = &mut self.line;
         let Some(model) = self.model.as_mut() else {
-            let e = Error::new(Kind::Failure, "cannot answer", "no model is loaded", "load one");
-            line.emit(Event::Failed(e));
+            line.emit(Event::Failed(no_model()));
             line.emit(Event::Done { reason: Finish::Error, stats });
             return;
         };
@@ -119,6 +129,10 @@ impl Worker {
         }
         self.line.emit(Event::Done { reason, stats });
     }
+}
+
+fn no_model() -> Error {
+    Error::new(Kind::Failure, "cannot answer", "no model is loaded", "load one")
 }
 
 impl Line {

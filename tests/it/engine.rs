@@ -96,7 +96,7 @@ impl Talk {
             match self.next() {
                 Event::Ready(loaded) => return Ok(*loaded),
                 Event::Failed(e) => return Err(e),
-                Event::Loading { done, of } => assert!(done <= of),
+                Event::Loading { done, of, .. } => assert!(done <= of),
                 other => panic!("while loading: {other:?}"),
             }
         }
