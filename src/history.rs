@@ -178,7 +178,12 @@ impl Log {
                 Err(e) => return Err(Error::io("cannot begin a session", &e)),
             }
         }
-        Err(Error::new(Kind::Failure, "cannot begin a session", "too many at once", "wait a second"))
+        Err(Error::new(
+            Kind::Failure,
+            "cannot begin a session",
+            "too many at once",
+            "wait a second",
+        ))
     }
 
     /// A session that exists, to go on with it.
@@ -277,9 +282,8 @@ pub fn turns(records: &[Record]) -> Vec<(bool, &str)> {
 pub fn list() -> Vec<Summary> {
     let Ok(dir) = sessions_dir() else { return Vec::new() };
     let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name());
-    let mut ids: Vec<String> = names
-        .filter_map(|n| Some(n.to_str()?.strip_suffix(".jsonl")?.to_owned()))
-        .collect();
+    let mut ids: Vec<String> =
+        names.filter_map(|n| Some(n.to_str()?.strip_suffix(".jsonl")?.to_owned())).collect();
     ids.sort();
     ids.reverse();
     ids.iter().filter_map(|id| Some(summary(id, &read(id).ok()?))).collect()
@@ -435,7 +439,8 @@ mod tests {
             Record::User { text: "b".into() },
         ];
         assert_eq!(export(&records, Format::Markdown), "## system\n\nS\n\n## you\n\nb\n\n");
-        let json: serde_json::Value = serde_json::from_str(&export(&records, Format::Json)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&export(&records, Format::Json)).unwrap();
         assert_eq!(json[1]["content"], "b");
         assert_eq!(parse(export(&records, Format::Lines).as_bytes()).0, records);
     }

@@ -17,4 +17,8 @@ pub mod model;
 
 pub mod engine;
 
+pub mod history;
+pub mod telemetry;
+pub mod ui;
+
 pub mod commands;

@@ -233,7 +233,7 @@ fn ask(
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| bad("`logit_bias` maps token ids to numbers"))?;
     }
-    let mut ask = options.ask(answering, prompt)?;
+    let mut ask = options.ask(&answering.loaded, prompt)?;
     ask.max_tokens = r.max_tokens.or(ask.max_tokens);
     ask.ignore_eos = r.ignore_eos.unwrap_or(ask.ignore_eos);
     ask.logprobs = r.logprobs.unwrap_or(0);

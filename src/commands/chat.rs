@@ -1,4 +1,5 @@
-//! `snug chat --plain`: a conversation line by line. No cursor tricks, so it suits logs, pipes and screen readers.
+//! `snug chat`: the full-screen client on a terminal; with `--plain`, and without a terminal, a conversation line by line
+//! without cursor tricks, which suits logs, pipes and screen readers.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use super::input::{self, Arriving};
 use super::output::{Exit, Outcome, note};
 use super::replies::{self, Answering, Reply};
 use super::run::ReplyArgs;
+use super::screen::{self, Start};
 use super::signals::{Answer, TWICE};
 use super::slash::{self, Next};
 use super::{Verb, parsed, refs};
@@ -22,8 +24,12 @@ use crate::error::{Error, Kind, Result};
 pub(super) const VERB: Verb = Verb {
     name: "chat",
     aliases: &[],
-    about: "Talk with a model, line by line (this version has no full-screen client)",
-    examples: &["snug chat demo --plain", "snug chat MODEL --plain -s 'Answer in one sentence.'"],
+    about: "Talk with a model",
+    examples: &[
+        "snug chat demo",
+        "snug chat MODEL -s 'Answer in one sentence.'",
+        "snug chat MODEL --resume",
+    ],
     args: |command: Command| Options::augment_args(command),
     main: |matches: &ArgMatches, cx: &mut Context| main(parsed(matches)?, cx),
 };
@@ -33,9 +39,18 @@ struct Options {
     /// The model
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Line mode (the only one in this version)
+    /// Line by line, for screen readers and logs
     #[arg(long)]
     plain: bool,
+    /// Go on with a conversation: its id, or choose from a list
+    #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "", conflicts_with = "plain")]
+    resume: Option<String>,
+    /// Name of the conversation; one that exists goes on
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["plain", "resume"])]
+    session: Option<String>,
+    /// Colours: auto, dark, light, mono or high-contrast
+    #[arg(long, value_name = "NAME", conflicts_with = "plain")]
+    theme: Option<String>,
     /// System message
     #[arg(
         short,
@@ -72,9 +87,6 @@ struct Interrupts {
 }
 
 fn main(o: Options, cx: &mut Context) -> Outcome {
-    if !o.plain && io::stdout().is_terminal() && !cx.globals.quiet {
-        note("snug: this version has no full-screen client; this is what --plain gives");
-    }
     if o.reply.is_raw() {
         let why = "a conversation needs the chat template";
         return Err(Error::new(Kind::Usage, "cannot chat with --raw", why, "snug run --raw").into());
@@ -83,21 +95,58 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
         Some(path) => Some(input::read_file(path, false)?),
         None => o.system.clone(),
     };
-    plain(cx, &o.model, system, o.reply)
+    if o.plain || !has_screen() {
+        return plain(cx, &o.model, system, o.reply);
+    }
+    let Options { model, reply, resume, session, theme, .. } = o;
+    let model = Some(model);
+    screen::run(cx, Start { model, system, reply, resume, session, theme })
 }
 
-/// `snug` alone in a terminal: a chat with the built-in model.
+/// Whether there is a terminal that the full-screen client can draw on.
+fn has_screen() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
+}
+
+/// A chat as `snug run MODEL` without a prompt begins it.
+pub(super) fn begin(
+    cx: &mut Context,
+    model: &str,
+    system: Option<String>,
+    reply: ReplyArgs,
+) -> Outcome {
+    if !has_screen() || plain_is_set() {
+        return plain(cx, model, system, reply);
+    }
+    let model = Some(model.to_owned());
+    screen::run(cx, Start { model, system, reply, resume: None, session: None, theme: None })
+}
+
+/// `SNUG_PLAIN`, where no command line says it.
+fn plain_is_set() -> bool {
+    std::env::var("SNUG_PLAIN")
+        .is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no" | "off"))
+}
+
+/// `snug` alone in a terminal: a model is chosen, and a chat begins.
 pub(super) fn bare(cx: &mut Context) -> Outcome {
     #[derive(clap::Parser)]
     struct Defaults {
         #[command(flatten)]
         reply: ReplyArgs,
     }
+    let defaults = <Defaults as clap::Parser>::try_parse_from(["snug"])
+        .map_err(|e| super::usage_error(&e, "snug"))?;
+    if has_screen() && !plain_is_set() {
+        let reply = defaults.reply;
+        let start =
+            Start { model: None, system: None, reply, resume: None, session: None, theme: None };
+        return screen::run(cx, start);
+    }
     note(
         "snug: chatting with the built-in `demo`; `snug chat MODEL` takes another, `snug --help` shows the rest",
     );
-    let defaults = <Defaults as clap::Parser>::try_parse_from(["snug"])
-        .map_err(|e| super::usage_error(&e, "snug"))?;
     plain(cx, refs::DEMO, None, defaults.reply)
 }
 
@@ -172,7 +221,7 @@ impl Chat {
     fn answer(&mut self, cx: &mut Context) -> Outcome {
         let system = self.system.clone().map(|content| Message { role: "system".into(), content });
         let messages = system.into_iter().chain(self.turns.iter().cloned()).collect();
-        let ask = match self.reply.ask(&self.answering, Prompt::Chat(messages)) {
+        let ask = match self.reply.ask(&self.answering.loaded, Prompt::Chat(messages)) {
             Ok(ask) => ask,
             Err(e) => {
                 self.turns.pop();

@@ -22,6 +22,7 @@ mod replies;
 mod rm;
 mod run;
 mod sampling;
+mod screen;
 mod signals;
 mod slash;
 mod table;
@@ -162,8 +163,15 @@ fn panicked(info: &std::panic::PanicHookInfo<'_>) {
     if crate::text::contained::panics_are_contained() {
         return;
     }
+    let on_main = std::thread::current().name() == Some("main");
+    if on_main {
+        crate::ui::term::restore();
+    } else if crate::ui::term::is_on() {
+        // A line in the middle of the screen helps nobody; the error stands in the conversation.
+        return;
+    }
     let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
-    if std::thread::current().name() == Some("main") {
+    if on_main {
         let mut e = crate::engine::panic_error("the command", info.payload());
         e.why += &place;
         output::note(e);

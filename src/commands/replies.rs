@@ -8,6 +8,7 @@ use super::output::{Outcome, note};
 use super::progress::{Progress, size};
 use super::refs::{self, Model};
 use super::signals::{Answer, Signals};
+use crate::backend::Device;
 use crate::engine::protocol::{Ask, Command, Event, Finish, Load, Loaded, Stats};
 use crate::engine::{Engine, panic_error};
 use crate::error::{Error, Kind, Result, visible};
@@ -53,15 +54,7 @@ impl Answering {
     pub fn load(cx: &Context, model: &Model, options: LoadOptions) -> Result<Answering> {
         let (tx, events) = mpsc::sync_channel(BACKLOG);
         let engine = Engine::spawn(tx)?;
-        engine.send(Command::Load(Load {
-            name: model.name.clone(),
-            path: model.path.clone(),
-            variant: model.variant,
-            device: cx.device()?,
-            context: options.context,
-            threads: options.threads,
-            chat_template: options.chat_template,
-        }));
+        engine.send(Command::Load(load(model, cx.device()?, options)));
         let canceller = engine.canceller();
         cx.signals.hook(move |_| {
             canceller.cancel();
@@ -193,6 +186,19 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// The text of a chat template.
     pub chat_template: Option<String>,
+}
+
+/// How to load a model that was found.
+pub fn load(model: &Model, device: Device, options: LoadOptions) -> Load {
+    Load {
+        name: model.name.clone(),
+        path: model.path.clone(),
+        variant: model.variant,
+        device,
+        context: options.context,
+        threads: options.threads,
+        chat_template: options.chat_template,
+    }
 }
 
 impl Reply {

@@ -15,7 +15,7 @@ use super::reading::PromptArgs;
 use super::replies::{self, Answering, LoadOptions, Reply};
 use super::sampling::SamplingArgs;
 use super::{Verb, batch, chat, parsed, records, threads};
-use crate::engine::protocol::{Ask, Event, Overflow, Prompt};
+use crate::engine::protocol::{Ask, Event, Loaded, Overflow, Prompt};
 use crate::error::{Error, Kind, Result};
 
 pub(super) const VERB: Verb = Verb {
@@ -128,11 +128,31 @@ impl ReplyArgs {
         Ok(LoadOptions { context: self.ctx_size, threads: self.threads, chat_template })
     }
 
+    /// The context that was asked for.
+    pub(super) fn context(&self) -> Option<u32> {
+        self.ctx_size
+    }
+
+    /// Asks for another context.
+    pub(super) fn set_context(&mut self, tokens: u32) {
+        self.ctx_size = Some(tokens);
+    }
+
+    /// Worker threads that were asked for.
+    pub(super) fn thread_count(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// Asks a thinking model to think, or not.
+    pub(super) fn set_think(&mut self, on: bool) {
+        self.think = Some(if on { "on" } else { "off" }.into());
+    }
+
     /// The ask for a prompt, over the model's defaults.
-    pub(super) fn ask(&self, answering: &Answering, prompt: Prompt) -> Result<Ask> {
+    pub(super) fn ask(&self, loaded: &Loaded, prompt: Prompt) -> Result<Ask> {
         Ok(Ask {
             prompt,
-            sampling: self.sampling.over(&answering.loaded.defaults)?,
+            sampling: self.sampling.over(&loaded.defaults)?,
             max_tokens: self.max_tokens,
             stop: self.stop_strings()?,
             ignore_eos: self.ignore_eos,
@@ -205,7 +225,7 @@ fn main(mut o: Options, cx: &mut Context) -> Outcome {
         && input::stdin_kind() == Stdin::Terminal
         && io::stdout().is_terminal()
     {
-        return chat::plain(cx, &model, o.prompt.system_text()?, o.reply);
+        return chat::begin(cx, &model, o.prompt.system_text()?, o.reply);
     }
     let raw = o.reply.is_raw();
     let system = o.prompt.system_text()?;
@@ -221,7 +241,7 @@ fn main(mut o: Options, cx: &mut Context) -> Outcome {
         false => Prompt::Chat(PromptArgs::messages(system, text)),
     };
     let mut answering = replies::open(cx, &model, o.reply.load_options()?)?;
-    let mut ask = o.reply.ask(&answering, prompt)?;
+    let mut ask = o.reply.ask(&answering.loaded, prompt)?;
     ask.logprobs = o.logprobs.unwrap_or(0);
     if cx.globals.json {
         in_json(&o, &mut answering, ask, cx)

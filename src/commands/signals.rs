@@ -16,6 +16,9 @@ use crate::error::{Error, Kind, Result};
 /// A second Ctrl-C within this time ends the process at once.
 pub const TWICE: Duration = Duration::from_secs(2);
 
+/// How long the full-screen client gets to leave in good order.
+pub const GRACE: Duration = Duration::from_secs(1);
+
 /// What a hook does about a reason to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -143,6 +146,7 @@ pub fn stopped(kind: Kind) -> Error {
 }
 
 fn end(kind: Kind) -> ! {
+    crate::ui::term::restore();
     if kind == Kind::Timeout {
         super::output::note(stopped(kind));
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::globals::Context;
 use super::output::Outcome;
 use super::reading::PromptArgs;
-use super::{Verb, parsed, records, refs};
+use super::{Verb, parsed, refs};
 use crate::engine::model::Words;
 use crate::error::visible;
 
@@ -51,7 +51,7 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
                 json!({
                     "id": id,
                     "token": t.token(*id),
-                    "bytes": records::base64(t.token_bytes(*id)),
+                    "bytes": crate::text::base64::base64(t.token_bytes(*id)),
                     "special": t.is_special(*id),
                 })
             })

@@ -10,7 +10,7 @@ use super::protocol::{Ask, Explained, Load, Loaded, Message, Overflow, Phase, Pr
 use super::session::{self, Session};
 use super::thinking::Thinking;
 use super::weights::Opened;
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, Device};
 use crate::codec::Format;
 use crate::error::{Error, Kind, Result, visible};
 use crate::model::op::Sampling;
@@ -196,7 +196,7 @@ impl Model {
                 (ids, Thinking::opened_by(&text))
             }
             Prompt::Continue(messages, begun) => {
-                let template = self.template.as_ref().ok_or_else(no_template)?;
+                let template = self.template.as_ref().map_err(Error::clone)?;
                 let kwargs = ask.template_kwargs.as_deref();
                 let (_, mut ids) = chat_ids(&self.tokenizer, template, messages, kwargs)?;
                 ids.extend(self.tokenizer.encode_raw(begun)?);

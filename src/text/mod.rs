@@ -9,6 +9,7 @@
 
 pub mod added;
 mod added_table;
+pub mod base64;
 pub mod contained;
 pub mod detok;
 mod pieces;

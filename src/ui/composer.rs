@@ -161,7 +161,9 @@ impl Composer {
     fn target(&self, motion: Motion) -> usize {
         let (before, after) = self.text.split_at(self.cursor);
         match motion {
-            Motion::Left => before.graphemes(true).next_back().map_or(0, |g| before.len() - g.len()),
+            Motion::Left => {
+                before.graphemes(true).next_back().map_or(0, |g| before.len() - g.len())
+            }
             Motion::Right => self.cursor + after.graphemes(true).next().map_or(0, str::len),
             Motion::WordLeft => {
                 let rest = before.trim_end_matches(|c: char| !c.is_alphanumeric());

@@ -54,8 +54,12 @@ pub enum News {
     Restored(Box<Saved>),
     /// Words that could complete the one before the cursor.
     Completions(Vec<String>),
-    /// What is not known from the engine.
-    Facts(Facts),
+    /// Bytes a second that this machine was measured to read.
+    Bandwidth(f64),
+    /// The sampler in one line.
+    Sampler(String),
+    /// The system message from now on.
+    System(String),
     /// Whether conversations are kept from now on.
     Keeps(bool),
 }
@@ -78,8 +82,6 @@ pub struct Facts {
     pub sampler: String,
     /// Bytes a second that this machine was measured to read, where that was done.
     pub measured_bytes_per_s: Option<f64>,
-    /// Cache bytes a token of the loaded model.
-    pub kv_bytes_per_token: Option<u64>,
 }
 
 /// A model that can be chosen.
@@ -173,7 +175,7 @@ pub enum Effect {
     /// The system message from a file.
     SystemFile(String),
     /// Write the conversation to a file.
-    Export(Format, String),
+    Export(Format, Vec<Record>, String),
     /// Keep conversations, or not.
     Keep(bool),
     /// Remove the messages that were sent.
@@ -188,8 +190,8 @@ pub enum Effect {
     Think(bool),
     /// Show text as tokens.
     Tokens(String),
-    /// Write what is known of this client to a file.
-    Dump(String),
+    /// Write what is known of this client to this file.
+    Dump(String, String),
 }
 
 /// What is to be completed.

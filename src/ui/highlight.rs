@@ -199,9 +199,9 @@ impl Highlighter {
             return (open.len(), Ink::Comment);
         }
         let triples = [("\"\"\"", '"'), ("'''", '\'')];
-        let triple = triples.iter().find(|(t, q)| {
-            language.triple && language.quotes.contains(*q) && rest.starts_with(t)
-        });
+        let triple = triples
+            .iter()
+            .find(|(t, q)| language.triple && language.quotes.contains(*q) && rest.starts_with(t));
         if let Some((mark, _)) = triple {
             self.open = Some((mark, Ink::Literal));
             return (mark.len(), Ink::Literal);

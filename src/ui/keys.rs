@@ -304,9 +304,7 @@ impl App {
                 return;
             }
             KeyCode::Char('r') if control => {
-                if self.found(&query, skip + 1).is_some() {
-                    skip += 1;
-                }
+                skip += usize::from(self.found(&query, skip + 1).is_some());
             }
             KeyCode::Backspace => {
                 query.pop();

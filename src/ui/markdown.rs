@@ -418,8 +418,7 @@ impl Writer {
     }
 
     fn push(&mut self, mut span: Span) {
-        span.emphasis =
-            Emphasis { bold: self.bold > 0, italic: self.italic > 0, ..self.emphasis };
+        span.emphasis = Emphasis { bold: self.bold > 0, italic: self.italic > 0, ..self.emphasis };
         self.spans.push(span);
     }
 
@@ -563,7 +562,8 @@ mod tests {
             let text = |r: Row| r.into_iter().map(|s| s.text).collect::<String>();
             rows.map(|r| text(r).trim_end().to_owned()).collect::<Vec<_>>().join("\n")
         };
-        blocks.iter().map(block).collect::<Vec<_>>().join("\n\n")
+        // A blank last line of an open fence is nothing to see.
+        blocks.iter().map(block).collect::<Vec<_>>().join("\n\n").trim_end().to_owned()
     }
 
     #[test]
@@ -595,8 +595,12 @@ mod tests {
             if width > 14 {
                 assert!(text.lines().all(|l| rich::width(l) <= width), "{width}: {text}");
             }
-            let letters: String = text.chars().filter(|c| c.is_alphabetic()).collect();
-            assert_eq!(letters, "abonetwothreex", "{width}");
+            // Cells that wrap stand beside each other.
+            let mut letters: Vec<char> = text.chars().filter(|c| c.is_alphabetic()).collect();
+            letters.sort_unstable();
+            let mut want: Vec<char> = "abonetwothreex".chars().collect();
+            want.sort_unstable();
+            assert_eq!(letters, want, "{width}");
         }
     }
 
@@ -604,10 +608,39 @@ mod tests {
     #[test]
     fn what_grows_equals_the_whole() {
         let parts = [
-            "# h\n", "text ", "*em* ", "**b", "** ", "\n", "\n\n", "- item\n", "  - sub\n", "1. n\n",
-            "```rust\n", "```\n", "~~~~\n", "    code\n", "> quote\n", "| a | b |\n", "|---|---|\n",
-            "`x` ", "---\n", "===\n", "<div>\n", "漢字 ", "[l](u) ", "\\\n", "* * *\n", "  ", "#",
-            "    ```\n", "- ```\n", "\t", "1)", "&amp;", "``",
+            "# h\n",
+            "text ",
+            "*em* ",
+            "**b",
+            "** ",
+            "\n",
+            "\n\n",
+            "- item\n",
+            "  - sub\n",
+            "1. n\n",
+            "```rust\n",
+            "```\n",
+            "~~~~\n",
+            "    code\n",
+            "> quote\n",
+            "| a | b |\n",
+            "|---|---|\n",
+            "`x` ",
+            "---\n",
+            "===\n",
+            "<div>\n",
+            "漢字 ",
+            "[l](u) ",
+            "\\\n",
+            "* * *\n",
+            "  ",
+            "#",
+            "    ```\n",
+            "- ```\n",
+            "\t",
+            "1)",
+            "&amp;",
+            "``",
         ];
         let mut draws = crate::num::rng::Stream::new(4);
         for round in 0..3000 {

@@ -20,6 +20,7 @@ pub mod panel;
 pub mod picker;
 pub mod rich;
 pub mod slash;
+mod talk;
 pub mod term;
 pub mod texts;
 pub mod theme;
@@ -37,8 +38,8 @@ use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use signal_hook::consts::SIGCONT;
 
-use crate::engine::protocol::{Command, Event, Stats};
 use crate::engine::Engine;
+use crate::engine::protocol::{Command, Event, Stats};
 use crate::error::{Error, Kind, Result};
 use crate::history::{self, Log, Record};
 use app::{App, Model};
@@ -198,6 +199,7 @@ struct Client<'a> {
     engine: Engine,
     host: &'a mut dyn Host,
     terminal: Terminal<CrosstermBackend<term::Frames>>,
+    frames: term::Frames,
     gate: Gate,
     log: Option<Log>,
     /// Records from before the session had a file.
@@ -220,7 +222,8 @@ impl<'a> Client<'a> {
         busy: Sender<bool>,
     ) -> Result<Client<'a>> {
         let area = Rect { x: 0, y: 0, width: app.size.0, height: app.size.1 };
-        let backend = CrosstermBackend::new(term::Frames::default());
+        let frames = term::Frames::default();
+        let backend = CrosstermBackend::new(frames.clone());
         let options = TerminalOptions { viewport: Viewport::Fixed(area) };
         let terminal = Terminal::with_options(backend, options).map_err(screen_failed)?;
         Ok(Client {
@@ -228,6 +231,7 @@ impl<'a> Client<'a> {
             engine,
             host,
             terminal,
+            frames,
             gate,
             log: None,
             early: Vec::new(),
@@ -401,7 +405,8 @@ impl<'a> Client<'a> {
     }
 
     fn keep(&mut self, keep: bool) -> Result<Vec<News>> {
-        let hint = if keep { "conversations are kept from now on" } else { "nothing is kept from now on" };
+        let hint =
+            if keep { "conversations are kept from now on" } else { "nothing is kept from now on" };
         self.log = None;
         Ok(vec![News::Keeps(keep), News::Hint(hint.into())])
     }
@@ -467,7 +472,7 @@ impl<'a> Client<'a> {
         self.terminal.draw(|frame| view::view(app, frame)).map_err(screen_failed)?;
         self.app.dirty = false;
         let made = begun.elapsed();
-        self.terminal.backend_mut().writer_mut().send()?;
+        self.frames.send()?;
         let written = begun.elapsed() - made;
         self.slow = std::env::var_os("SSH_CONNECTION").is_some() && written > SLOW_WRITE;
         let least = if self.slow { SLOW_FRAME } else { FRAME };

@@ -50,10 +50,14 @@ impl Gate {
                 match crossterm::event::poll(LOOK) {
                     Ok(false) => continue,
                     Ok(true) => {}
-                    Err(_) => return drop(to.send(AppEvent::Signal(Kind::Hangup))),
+                    Err(_) => {
+                        to.send(AppEvent::Signal(Kind::Hangup));
+                        return;
+                    }
                 }
                 let Ok(event) = crossterm::event::read() else {
-                    return drop(to.send(AppEvent::Signal(Kind::Hangup)));
+                    to.send(AppEvent::Signal(Kind::Hangup));
+                    return;
                 };
                 if let Some(event) = translated(event)
                     && !to.send(event)
@@ -112,11 +116,8 @@ fn shell(variables: &[&str], fallback: &str) -> Command {
 /// Lets the user edit text.
 pub fn editor(text: &str) -> Result<Vec<News>> {
     let failed = |e: io::Error| Error::io("cannot edit the draft", &e);
-    let mut file = tempfile::Builder::new()
-        .prefix("snug-draft-")
-        .suffix(".md")
-        .tempfile()
-        .map_err(failed)?;
+    let mut file =
+        tempfile::Builder::new().prefix("snug-draft-").suffix(".md").tempfile().map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     let status = shell(&["VISUAL", "EDITOR"], "vi").arg(file.path()).status().map_err(failed)?;
     if !status.success() {

@@ -136,16 +136,17 @@ fn memory_rows(app: &App, width: usize) -> Vec<Row> {
     let total = m.total.map_or(String::new(), |t| format!("{} GiB", gib(t)));
     let mut rows = vec![title("MEMORY", total, width), bar(&m.parts(), width)];
     let mark = |glyph: &str, ink, text: String| vec![Span::new(glyph, ink), Span::plain(text)];
-    rows.push(mark("█", Ink::Accent, format!(" weights {:>6}", gib(m.weights))));
-    let kv = format!(" kv used {:>6}   ", gib(m.kv_used));
-    let reserved = format!(" reserved {:>6}", gib(m.kv_reserved - m.kv_used));
+    rows.push(mark("█", Ink::Accent, format!(" weights {:>5}", gib(m.weights))));
+    let kv = format!(" kv used {:>5}  ", gib(m.kv_used));
+    let reserved = format!(" reserved {:>5}", gib(m.kv_reserved - m.kv_used));
     rows.push([mark("▓", Ink::Good, kv), mark("░", Ink::Good, reserved)].concat());
-    let scratch = format!(" scratch {:>6}   ", gib(m.scratch));
-    let other = m.other.map_or(Row::new(), |o| mark("▒", Ink::Dim, format!(" other    {:>6}", gib(o))));
+    let scratch = format!(" scratch {:>5}  ", gib(m.scratch));
+    let other =
+        m.other.map_or(Row::new(), |o| mark("▒", Ink::Dim, format!(" other    {:>5}", gib(o))));
     rows.push([mark("▒", Ink::Warn, scratch), other].concat());
-    let free = m.free.map_or("      ?".into(), |f| format!("{:>7}", gib(f)));
-    let rest = m.unexplained.map_or(String::new(), |d| format!("     ledger Δ {:+.2}", d as f64 / GIB));
-    rows.push([mark("·", Ink::Dim, format!(" free   {free}")), vec![dim(rest)]].concat());
+    let free = m.free.map_or("    ?".into(), |f| format!("{:>5}", gib(f)));
+    let rest = m.unexplained.map_or(String::new(), |d| format!("ledger Δ {:+.2}", d as f64 / GIB));
+    rows.push([mark("·", Ink::Dim, format!(" free    {free}  ")), vec![dim(rest)]].concat());
     rows
 }
 
@@ -189,7 +190,8 @@ fn context_rows(app: &App, width: usize) -> Vec<Row> {
     let Some(loaded) = app.loaded() else { return Vec::new() };
     let used = app.stats.context_used;
     let percent = f64::from(used) / f64::from(loaded.context.max(1)) * 100.0;
-    let text = format!(" {} / {}  {percent:.0} %", count(used.into()), count(loaded.context.into()));
+    let text =
+        format!(" {} / {}  {percent:.0} %", count(used.into()), count(loaded.context.into()));
     let parts = vec![
         ('█', Ink::Accent, f64::from(used)),
         ('░', Ink::Dim, f64::from(loaded.context.saturating_sub(used))),
@@ -201,19 +203,34 @@ fn context_rows(app: &App, width: usize) -> Vec<Row> {
     ]
 }
 
+/// As many parts as fit, the first ones first.
+fn joined(parts: Vec<String>, between: &str, width: usize) -> String {
+    let mut out = String::new();
+    for part in parts {
+        let more = if out.is_empty() { part } else { format!("{between}{part}") };
+        if super::rich::width(&out) + super::rich::width(&more) > width && !out.is_empty() {
+            break;
+        }
+        out += &more;
+    }
+    out
+}
+
 /// Load, heat, power and clock of the GPU, as far as they are known.
-fn gpu_text(app: &App) -> String {
+fn gpu_parts(app: &App) -> Vec<String> {
     let m = &app.meters;
     let mut parts = Vec::new();
     parts.extend(m.busy_percent.map(|p| format!("{p} %")));
     parts.extend(m.celsius.map(|c| format!("{c} °C")));
-    parts.extend(m.watts.map(|(w, of)| if of > 0 { format!("{w}/{of} W") } else { format!("{w} W") }));
+    parts.extend(
+        m.watts.map(|(w, of)| if of > 0 { format!("{w}/{of} W") } else { format!("{w} W") }),
+    );
     parts.extend(m.mhz.map(|c| format!("{c} MHz")));
-    parts.join("  ")
+    parts
 }
 
 fn gpu_row(app: &App) -> Vec<Row> {
-    let text = gpu_text(app);
+    let text = gpu_parts(app).join("  ");
     if text.is_empty() {
         let rss = app.meters.rss.map_or(String::new(), |r| format!("resident {} GiB", gib(r)));
         return vec![vec![Span::new("PROCESS ", Ink::Heading).bold(), Span::plain(rss)]];
@@ -235,38 +252,29 @@ pub fn strip(app: &App, width: usize) -> Vec<Row> {
     let cells = width.saturating_sub(super::rich::width(&text)).min(32);
     let first = [bar(&m.parts(), cells), vec![Span::plain(text)]].concat();
     let s = Speed::of(app);
-    let mut text = format!(
-        "{:.1} tok/s (avg {:.1})  TTFT {:.0}ms  {:.2} GB/tok",
-        s.now,
-        s.average,
-        app.stats.ttft.as_secs_f64() * 1e3,
-        app.stats.bytes_per_token as f64 / 1e9
-    );
-    if let Some(percent) = s.percent {
-        text += &format!("  {percent:.0}% bw");
-    }
-    let gpu = gpu_text(app);
-    if !gpu.is_empty() {
-        text += &format!("  {gpu}");
-    }
-    vec![first, vec![Span::plain(text)]]
+    let mut parts = vec![
+        format!("{:.1} tok/s (avg {:.1})", s.now, s.average),
+        format!("TTFT {:.0}ms", app.stats.ttft.as_secs_f64() * 1e3),
+        format!("{:.2} GB/tok", app.stats.bytes_per_token as f64 / 1e9),
+    ];
+    parts.extend(s.percent.map(|percent| format!("{percent:.0}% bw")));
+    parts.extend(gpu_parts(app));
+    vec![first, vec![Span::plain(joined(parts, "  ", width))]]
 }
 
 /// One line for small windows.
-pub fn line(app: &App) -> String {
+pub fn line(app: &App, width: usize) -> String {
     let s = Speed::of(app);
-    let mut text = format!("{:.0}t/s", s.now);
-    if let Some(percent) = s.percent {
-        text += &format!(" {percent:.0}%bw");
-    }
+    let mut parts = vec![format!("{:.0}t/s", s.now)];
+    parts.extend(s.percent.map(|percent| format!("{percent:.0}%bw")));
     if let Some(loaded) = app.loaded() {
         let percent = 100.0 * f64::from(app.stats.context_used) / f64::from(loaded.context.max(1));
-        text += &format!(" ctx{percent:.0}%");
+        parts.push(format!("ctx{percent:.0}%"));
     }
     if let Some((free, _)) = app.meters.memory {
-        text += &format!(" free{:.1}G", free as f64 / GIB);
+        parts.push(format!("free{:.1}G", free as f64 / GIB));
     }
-    text
+    joined(parts, " ", width)
 }
 
 /// Context used, for the header: `ctx 2.6k/16k 16%`.

@@ -179,14 +179,7 @@ struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     fn new(line: &'a Line, width: usize) -> Fill<'a> {
-        Fill {
-            line,
-            width: width.max(1),
-            row: Vec::new(),
-            cells: 0,
-            last_break: None,
-            first: true,
-        }
+        Fill { line, width: width.max(1), row: Vec::new(), cells: 0, last_break: None, first: true }
     }
 
     /// Lead or hang of the row at work; nothing where it would leave no room.

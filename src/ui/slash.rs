@@ -86,8 +86,9 @@ pub fn run(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
         None => {
             let near = COMMANDS.iter().find(|c| word.len() > 1 && c.name.starts_with(&word[..1]));
             let near = near.map_or(String::new(), |c| format!(", did you mean /{}?", c.name));
-            app.hint =
-                Some(format!("there is no command /{word}{near} (/help lists them, // sends a slash)"));
+            app.hint = Some(format!(
+                "there is no command /{word}{near} (/help lists them, // sends a slash)"
+            ));
             app.composer.set(&format!("/{line}"));
         }
     }
@@ -95,7 +96,9 @@ pub fn run(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
 
 /// The list of commands, with the most important keys.
 pub fn help() -> String {
-    let mut text = String::from("Enter sends · Ctrl-J new line · Ctrl-C stops · Ctrl-D quits · /keys lists all keys\n");
+    let mut text = String::from(
+        "Enter sends · Ctrl-J new line · Ctrl-C stops · Ctrl-D quits · /keys lists all keys\n",
+    );
     for c in COMMANDS {
         let call = format!("/{} {}", c.name, c.arguments);
         text += &format!("\n{call:<28} {}", c.about);
@@ -264,7 +267,8 @@ pub fn copy(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
         "code" => reply.code_blocks().pop().map(|code| (code, "the last block of code")),
         n => {
             let at = n.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
-            at.and_then(|at| reply.code_blocks().into_iter().nth(at)).map(|c| (c, "a block of code"))
+            at.and_then(|at| reply.code_blocks().into_iter().nth(at))
+                .map(|c| (c, "a block of code"))
         }
     };
     match copied {
@@ -275,7 +279,9 @@ pub fn copy(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
 
 fn save(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
     match (&app.session, argument) {
-        (None, _) => app.hint = Some("this conversation is not kept: it is empty, or /history is off".into()),
+        (None, _) => {
+            app.hint = Some("this conversation is not kept: it is empty, or /history is off".into())
+        }
         (Some(id), "") => app.hint = Some(format!("every message is saved already, as {id}")),
         (Some(_), name) => {
             effects.push(Effect::Record(Record::Name { text: name.into() }));
@@ -297,7 +303,7 @@ fn export(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
     let (format, path) = argument.split_once(' ').unwrap_or((argument, ""));
     match (Format::named(format), path.trim()) {
         (Some(format), path) if !path.is_empty() => {
-            effects.push(Effect::Export(format, path.into()));
+            effects.push(Effect::Export(format, app.records(), path.into()));
         }
         _ => app.hint = Some("write it as /export md notes.md (or json, jsonl)".into()),
     }
@@ -374,7 +380,9 @@ fn mouse(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
 
 fn debug(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
     match argument.strip_prefix("dump").map(str::trim) {
-        Some(path) if !path.is_empty() => effects.push(Effect::Dump(path.into())),
+        Some(path) if !path.is_empty() => {
+            effects.push(Effect::Dump(path.into(), format!("{app:#?}")))
+        }
         _ => app.hint = Some("write it as /debug dump FILE".into()),
     }
 }

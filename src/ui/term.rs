@@ -4,7 +4,9 @@
 //! while they are on. What is drawn is collected and written in one piece, between the marks that keep terminals from
 //! showing half a frame; a frame that changes nothing writes nothing.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{MoveTo, Show};
@@ -20,6 +22,7 @@ use crossterm::terminal::{
 use crossterm::{Command, queue};
 
 use crate::error::{Error, Result};
+use crate::text::base64::base64;
 
 /// Whether our modes are on.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -116,15 +119,15 @@ fn wheel_off(out: &mut Vec<u8>) -> io::Result<()> {
     out.write_all(b"\x1b[?1006l\x1b[?1000l")
 }
 
-/// Collects what is drawn.
-#[derive(Debug, Default)]
+/// Collects what is drawn. Clones are the same.
+#[derive(Clone, Debug, Default)]
 pub struct Frames {
-    waiting: Vec<u8>,
+    waiting: Rc<RefCell<Vec<u8>>>,
 }
 
 impl Write for Frames {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.waiting.extend_from_slice(bytes);
+        self.waiting.borrow_mut().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -136,14 +139,15 @@ impl Write for Frames {
 
 impl Frames {
     /// Writes what was collected, as one frame. Gives back how many bytes that were.
-    pub fn send(&mut self) -> Result<usize> {
-        if self.waiting.is_empty() {
+    pub fn send(&self) -> Result<usize> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
             return Ok(0);
         }
         let mut frame = String::new();
         let _ = terminal::BeginSynchronizedUpdate.write_ansi(&mut frame);
         let mut bytes = frame.into_bytes();
-        bytes.append(&mut self.waiting);
+        bytes.append(&mut waiting);
         let mut end = String::new();
         let _ = terminal::EndSynchronizedUpdate.write_ansi(&mut end);
         bytes.extend_from_slice(end.as_bytes());
@@ -158,31 +162,4 @@ pub fn copy(text: &str) -> Result<()> {
     bytes.extend_from_slice(base64(text.as_bytes()).as_bytes());
     bytes.push(b'\x07');
     write(&bytes).map_err(failed)
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |w, b| w << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
-        for at in 0..4 {
-            let letter = LETTERS[(word >> (18 - 6 * at) & 63) as usize];
-            out.push(if at <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::base64;
-
-    #[test]
-    fn base64_of_every_rest() {
-        for (text, want) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob\u{ff}", "Zm9vYsO/")]
-        {
-            assert_eq!(base64(text.as_bytes()), want);
-        }
-    }
 }

@@ -25,7 +25,8 @@ pub fn count(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),
         10_000..1_000_000 => format!("{:.1}k", n as f64 / 1e3),
-        _ => format!("{:.1}M", n as f64 / 1e6),
+        1_000_000..1_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        _ => format!("{:.2}B", n as f64 / 1e9),
     }
 }
 
@@ -74,7 +75,8 @@ pub fn welcome(l: &Loaded, first: bool, facts: &Facts) -> String {
 
 /// A prompt, token by token: control tokens in ⟦ ⟧.
 pub fn explained(e: &Explained, loaded: Option<&Loaded>) -> String {
-    let mut text = format!("{} tokens, {} of them in the cache already\n", e.tokens.len(), e.cached);
+    let mut text =
+        format!("{} tokens, {} of them in the cache already\n", e.tokens.len(), e.cached);
     for (id, token, special) in &e.tokens {
         if *special {
             text += &format!("⟦{token} {id}⟧");
@@ -117,9 +119,13 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
-        for (bytes, want) in
-            [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (11 << 30, "11.0 GiB"), (150 << 20, "150 MiB")]
-        {
+        for (bytes, want) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "0.98 KiB"),
+            (11 << 30, "11.0 GiB"),
+            (150 << 20, "150 MiB"),
+        ] {
             assert_eq!(size(bytes), want);
         }
         for (n, want) in [(16, "16"), (16_384, "16.4k"), (7_000_000, "7.0M")] {

@@ -89,9 +89,9 @@ impl Look {
             Ink::Literal => plain.fg(colour(Color::Green, 0x9ece6a, 0x2f6f1f)),
             Ink::Number => plain.fg(colour(Color::Yellow, 0xff9e64, 0x9a4f00)),
             Ink::Comment => plain.fg(colour(Color::DarkGray, 0x7a84a8, 0x6b6b6b)),
-            Ink::Link => plain
-                .fg(colour(Color::Blue, 0x7aa2f7, 0x1f4fbf))
-                .add_modifier(Modifier::UNDERLINED),
+            Ink::Link => {
+                plain.fg(colour(Color::Blue, 0x7aa2f7, 0x1f4fbf)).add_modifier(Modifier::UNDERLINED)
+            }
             Ink::Dim => plain.fg(colour(Color::DarkGray, 0x7a84a8, 0x6b6b6b)),
             Ink::User => plain.fg(colour(Color::Green, 0x9ece6a, 0x2f6f1f)),
             Ink::Accent => plain.fg(colour(Color::Cyan, 0x7dcfff, 0x00688b)),
@@ -167,8 +167,20 @@ mod tests {
     use super::*;
 
     const INKS: [Ink; 14] = [
-        Ink::Text, Ink::Heading, Ink::Code, Ink::Keyword, Ink::Literal, Ink::Number, Ink::Comment,
-        Ink::Link, Ink::Dim, Ink::User, Ink::Accent, Ink::Good, Ink::Warn, Ink::Error,
+        Ink::Text,
+        Ink::Heading,
+        Ink::Code,
+        Ink::Keyword,
+        Ink::Literal,
+        Ink::Number,
+        Ink::Comment,
+        Ink::Link,
+        Ink::Dim,
+        Ink::User,
+        Ink::Accent,
+        Ink::Good,
+        Ink::Warn,
+        Ink::Error,
     ];
 
     #[test]

@@ -209,7 +209,8 @@ impl Entry {
                 rows
             }
             Entry::Reply(reply) => {
-                let mut rows = vec![vec![Span::new(sanitize::visible(&reply.name), Ink::Accent).bold()]];
+                let mut rows =
+                    vec![vec![Span::new(sanitize::visible(&reply.name), Ink::Accent).bold()]];
                 if let Some(line) = reply.thinking_line() {
                     rows.extend(plain(&line, Ink::Dim, "", width));
                 }
@@ -280,9 +281,13 @@ impl Cache {
                 }
                 None
             }
-            Some(Finish::Cancelled) => Some("stopped; what was said so far is kept (/continue goes on, /regen asks again)"),
+            Some(Finish::Cancelled) => {
+                Some("stopped; what was said so far is kept (/continue goes on, /regen asks again)")
+            }
             Some(Finish::Length) => Some("ended by the token limit (/continue goes on)"),
-            Some(Finish::Context) => Some("the context is full (/new begins again, /model NAME -c N gives more room)"),
+            Some(Finish::Context) => {
+                Some("the context is full (/new begins again, /model NAME -c N gives more room)")
+            }
             Some(Finish::Error) => Some("failed before its end"),
             Some(Finish::Stop | Finish::StopString) => None,
         };

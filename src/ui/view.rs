@@ -132,8 +132,18 @@ struct Canvas<'a> {
 }
 
 impl Canvas<'_> {
-    /// Draws a row from a cell on, in at most `width` cells.
+    /// Draws a row of ours from a cell on, in at most `width` cells.
     fn row(&mut self, x: u16, y: u16, row: &[Span], width: u16) {
+        self.spans(x, y, row, width, |_| true);
+    }
+
+    /// Draws a row with text of users and models: only what we added to it may be replaced by ASCII marks.
+    fn said(&mut self, x: u16, y: u16, row: &[Span], width: u16) {
+        let ours = |ink| matches!(ink, Ink::Dim | Ink::Accent | Ink::Warn | Ink::User);
+        self.spans(x, y, row, width, ours);
+    }
+
+    fn spans(&mut self, x: u16, y: u16, row: &[Span], width: u16, ours: impl Fn(Ink) -> bool) {
         let end = x.saturating_add(width).min(self.whole.right());
         let mut at = x;
         if y >= self.whole.bottom() {
@@ -144,8 +154,8 @@ impl Canvas<'_> {
                 break;
             }
             let style = self.look.style(span);
-            let ours = matches!(span.ink, Ink::Dim | Ink::Accent | Ink::Good | Ink::Warn | Ink::User);
-            let text = if ours { self.look.mark(&span.text) } else { span.text.as_str().into() };
+            let text =
+                if ours(span.ink) { self.look.mark(&span.text) } else { span.text.as_str().into() };
             (at, _) = self.buffer.set_stringn(at, y, text, usize::from(end - at), style);
         }
     }
@@ -189,7 +199,9 @@ impl Canvas<'_> {
         let room = usize::from(header.width.saturating_sub(2 * inset));
         let right = rich::fit(&right, room / 2);
         let left = rich::fit(&left, room.saturating_sub(rich::width(&right) + 2));
-        let pad = |text: &str| if text.is_empty() || !areas.boxed { text.into() } else { format!(" {text} ") };
+        let pad = |text: &str| {
+            if text.is_empty() || !areas.boxed { text.into() } else { format!(" {text} ") }
+        };
         let (left, right) = (pad(&left), pad(&right));
         self.row(header.x + inset, header.y, &[Span::new(left, Ink::Accent).bold()], header.width);
         let cells = rich::width(&right) as u16;
@@ -219,7 +231,7 @@ impl Canvas<'_> {
     fn text(&mut self, app: &App, area: Rect) {
         for (y, at) in (area.top()..area.bottom()).zip(app.transcript.window()) {
             if let Some(row) = app.transcript.row(at) {
-                self.row(area.x, y, row, area.width);
+                self.said(area.x, y, row, area.width);
             }
         }
     }
@@ -233,7 +245,8 @@ impl Canvas<'_> {
         let last = area.bottom() - 1;
         if let Some(text) = &app.queued {
             let first = text.lines().next().unwrap_or_default();
-            let text = format!(" queued: {}  Esc takes it back ", crate::text::sanitize::visible(first));
+            let text =
+                format!(" queued: {}  Esc takes it back ", crate::text::sanitize::visible(first));
             self.right(area, last, &rich::fit(&text, area.width.into()), Ink::Warn);
         } else if below > 0 {
             let text = format!("── {below} lines below · End follows ──");
@@ -290,15 +303,15 @@ impl Canvas<'_> {
         self.row(sheet.x, sheet.y + 1, &head, if sheet.height > 1 { sheet.width } else { 0 });
         let rows = usize::from(sheet.height.saturating_sub(3));
         let first = picker.selected().saturating_sub(rows.saturating_sub(1));
-        for (y, (n, choice)) in
-            (sheet.y + 2..).zip(lines.iter().enumerate().skip(first).take(rows))
+        for (y, (n, choice)) in (sheet.y + 2..).zip(lines.iter().enumerate().skip(first).take(rows))
         {
             let mark = if n == picker.selected() { "› " } else { "  " };
             let ink = if choice.usable { Ink::Text } else { Ink::Dim };
             let mut label = Span::new(crate::text::sanitize::visible(&choice.label), ink);
             label.emphasis.reverse = n == picker.selected();
             let detail = crate::text::sanitize::visible(&choice.detail).into_owned();
-            let row = [Span::new(mark, Ink::Accent), label, Span::new(format!("  {detail}"), Ink::Dim)];
+            let row =
+                [Span::new(mark, Ink::Accent), label, Span::new(format!("  {detail}"), Ink::Dim)];
             self.row(sheet.x, y, &row, sheet.width);
         }
         if sheet.height > 2 {
@@ -339,7 +352,13 @@ impl Canvas<'_> {
         let seconds = (l.now - l.since).as_secs_f64();
         let share = if l.of > 0 { l.done as f64 / l.of as f64 } else { 0.0 };
         let name = crate::text::sanitize::visible(&l.name);
-        self.label(sheet.x, sheet.y, &format!("{} {name}", l.phase.name()), Ink::Accent, sheet.width);
+        self.label(
+            sheet.x,
+            sheet.y,
+            &format!("{} {name}", l.phase.name()),
+            Ink::Accent,
+            sheet.width,
+        );
         let cells = usize::from(sheet.width).min(40);
         let full = ((share * cells as f64) as usize).min(cells);
         let bar = [
@@ -373,7 +392,7 @@ impl Canvas<'_> {
         } else if area.height == 2 {
             panel::strip(app, area.width.into())
         } else {
-            vec![vec![Span::plain(panel::line(app))]]
+            vec![vec![Span::plain(panel::line(app, area.width.into()))]]
         };
         for (y, row) in (area.top()..area.bottom()).zip(&rows) {
             self.row(area.x, y, row, area.width);
@@ -388,7 +407,8 @@ impl Canvas<'_> {
             Some(hint) => (hint.clone(), Ink::Warn),
             None => (doing(app, area.width), Ink::Dim),
         };
-        let text = rich::fit(&crate::text::sanitize::visible(&text), area.width.saturating_sub(1).into());
+        let text =
+            rich::fit(&crate::text::sanitize::visible(&text), area.width.saturating_sub(1).into());
         self.label(area.x + 1, area.y, &text, ink, area.width);
     }
 
@@ -409,7 +429,7 @@ impl Canvas<'_> {
             self.label(area.x + left, area.y, &hint, Ink::Dim, area.width);
         }
         for (y, text) in (area.top()..area.bottom()).zip(laid.rows.iter().skip(first)) {
-            self.row(area.x + left, y, &[Span::plain(text.as_str())], area.width - left);
+            self.said(area.x + left, y, &[Span::plain(text.as_str())], area.width - left);
         }
         let y = area.y + (laid.cursor.0 - first) as u16;
         let x = area.x + left + laid.cursor.1 as u16;
@@ -420,7 +440,9 @@ impl Canvas<'_> {
 fn title(app: &App) -> String {
     match &app.model {
         Model::None => "snug · no model".into(),
-        Model::Loading(l) => format!("snug · {} {}", l.phase.name(), crate::text::sanitize::visible(&l.name)),
+        Model::Loading(l) => {
+            format!("snug · {} {}", l.phase.name(), crate::text::sanitize::visible(&l.name))
+        }
         Model::Ready(l) => {
             format!("snug · {} · {}", crate::text::sanitize::visible(&l.name), l.variant)
         }

@@ -43,6 +43,13 @@ impl Place {
         command
             .args(args)
             .env("SNUG_STORE", self.path("store"))
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("TERM", "xterm-256color")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("NO_COLOR")
+            .env_remove("TMUX")
+            .env_remove("DISPLAY")
+            .env_remove("WAYLAND_DISPLAY")
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

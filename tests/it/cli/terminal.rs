@@ -213,7 +213,7 @@ fn snug_alone_in_a_terminal_talks() {
     let place = Place::new();
     let device = place.device(&said("Hi."), json!({}));
     let mut command = place.snug(&[]);
-    command.env("SNUG_DEVICE", &device);
+    command.env("SNUG_DEVICE", &device).env("SNUG_PLAIN", "1");
     let mut t = Terminal::start(command);
     t.shows("built-in `demo`");
     t.shows("> ");
@@ -222,7 +222,9 @@ fn snug_alone_in_a_terminal_talks() {
     t.types("/bye\n");
     assert_eq!(t.ends().0, Some(0));
     // `run` without a prompt does the same.
-    let mut t = Terminal::start(place.snug(&["run", "demo", "-d", &device]));
+    let mut again = place.snug(&["run", "demo", "-d", &device]);
+    again.env("TERM", "dumb");
+    let mut t = Terminal::start(again);
     t.shows("> ");
     t.types("hello\n");
     t.shows("Hi.");

@@ -1,0 +1,138 @@
+//! Keys, pastes, replies.
+
+use serde_json::json;
+use snug::text::base64::base64;
+
+use super::Screen;
+use crate::cli::{END, Place, said, token_of, tokenizer};
+
+#[test]
+fn a_message_a_reply_and_the_way_out() {
+    let place = Place::new();
+    let device = place.device(&said("I hear **you**."), json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.shows("Enter send");
+    s.types("hello\r");
+    s.shows("I hear you.");
+    s.shows("hello");
+    // Ctrl-D ends without a word of failure.
+    s.types("\x04");
+    let (code, text) = s.ends();
+    assert_eq!(code, Some(0));
+    assert!(!text.contains("rror") && !text.contains("Abort"), "{text}");
+}
+
+#[test]
+fn a_paste_is_one_edit_and_enter_sends_it() {
+    let place = Place::new();
+    let device = place.device(&said("Seen."), json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("\x1b[200~first line\n/quit\nthird line\x1b[201~");
+    s.shows("third line");
+    assert!(!s.text().contains("Seen."));
+    s.types("\r");
+    s.shows("Seen.");
+    s.shows("/quit");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn every_way_to_type_a_new_line_does_and_enter_sends() {
+    let place = Place::new();
+    let device = place.device(&said("Seen."), json!({}));
+    for (name, bytes) in [
+        ("Ctrl-J", "\n"),
+        ("Alt-Enter", "\x1b\r"),
+        ("Shift-Enter", "\x1b[13;2u"),
+        ("backslash Enter", "\\\r"),
+    ] {
+        let mut s = Screen::chat(&place, &device, (80, 24));
+        s.types(&format!("above{bytes}below"));
+        s.until(name, |s, _| {
+            let text = s.contents();
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            lines.windows(2).any(|w| w[0] == "› above" && w[1] == "below")
+        });
+        assert!(!s.text().contains("Seen."), "{name} sent the message");
+        s.types("\r");
+        s.shows("Seen.");
+        s.types("\x04");
+        assert_eq!(s.ends().0, Some(0), "{name}");
+    }
+}
+
+#[test]
+fn ctrl_c_stops_the_reply_clears_the_draft_and_twice_quits() {
+    let place = Place::new();
+    let words = tokenizer().encode_text("again and again ").unwrap();
+    let device = place.device(&words, json!({ "step_ms": 10 }));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("talk\r");
+    s.shows("again and again");
+    // The draft stays alive meanwhile.
+    s.types("draft");
+    s.shows("draft");
+    s.types("\x03");
+    s.shows("stopped; what was said so far is kept");
+    s.shows("draft");
+    s.types("\x03");
+    s.hides("draft");
+    // What was said can still be copied.
+    s.types("/copy\r");
+    s.shows("copied the last reply");
+    s.until("nothing in the clipboard", |_, bytes| bytes.windows(7).any(|w| w == b"\x1b]52;c;"));
+    s.types("\x03");
+    s.shows("Ctrl-C again");
+    s.types("\x03");
+    assert_eq!(s.ends().0, Some(130));
+}
+
+#[test]
+fn what_a_model_says_cannot_drive_the_terminal() {
+    let place = Place::new();
+    let hostile = "a\x1b]52;c;aGk=\x07b\x1b[2Jc\rd\u{9b}31m\u{202e}e\x1b]0;title\x07\x1b[?1049lf";
+    let mut ids: Vec<u32> = hostile.bytes().map(|b| token_of(&[b])).collect();
+    ids.push(END);
+    let device = place.device(&ids, json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("\x1b[200~evil \x1b[3J \u{9b}2J draft\x1b[201~\r");
+    s.shows("a␛]52;c;aGk=␇b␛[2Jc␍d<U+009B>31m<U+202E>e␛]0;title␇␛[?1049lf");
+    let bytes = s.bytes();
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|w| w == part);
+    assert!(!has(b"\x1b]52") && !has(b"\x1b]0") && !has(b"\x1b[3J") && !has(b"\x1b[?1049l"));
+    assert!(!has("\u{9b}".as_bytes()) && !has("\u{202e}".as_bytes()));
+    // Nor the mouse: nobody asked for it.
+    for mode in ["1000", "1002", "1003", "1006"] {
+        assert!(!has(format!("\x1b[?{mode}h").as_bytes()), "{mode}");
+    }
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn characters_split_over_tokens_and_wide_ones_arrive_whole() {
+    let place = Place::new();
+    let text = "é漢字😀 ⚠️ 👩‍👩‍👧 end";
+    let mut ids: Vec<u32> = text.bytes().map(|b| token_of(&[b])).collect();
+    ids.push(END);
+    let device = place.device(&ids, json!({ "step_ms": 1 }));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("say\r");
+    s.shows(" end");
+    let screen = s.text();
+    for part in ["é漢字😀", "⚠", "👩"] {
+        assert!(screen.contains(part), "{part} in {screen}");
+    }
+    assert!(!screen.contains('\u{fffd}'), "{screen}");
+    // What is copied is the source, byte for byte.
+    s.types("/copy\r");
+    s.shows("copied");
+    let mut want = b"\x1b]52;c;".to_vec();
+    want.extend_from_slice(base64(text.as_bytes()).as_bytes());
+    s.until("the copy differs from the source", |_, bytes| {
+        bytes.windows(want.len()).any(|w| w == want)
+    });
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
