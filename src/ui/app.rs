@@ -247,7 +247,7 @@ impl App {
                 self.dirty = meters != self.meters;
                 self.meters = meters;
             }
-            AppEvent::News(news) => self.news(news, &mut effects),
+            AppEvent::News(news) => self.news(news, now, &mut effects),
             AppEvent::Signal(kind) => self.signal(kind, now, &mut effects),
             AppEvent::Resumed => effects.push(Effect::Redraw),
         }
@@ -338,13 +338,12 @@ impl App {
         self.transcript.push(Entry::Note(text.into()));
     }
 
-    fn news(&mut self, news: News, effects: &mut Vec<Effect>) {
+    fn news(&mut self, news: News, now: Instant, effects: &mut Vec<Effect>) {
         match news {
             News::Hint(text) => self.hint = Some(text),
             News::Note(text) => self.note(text),
             News::Failed(e) => self.transcript.push(Entry::Error(e)),
             News::Loading(name) => {
-                let now = Instant::now();
                 let phase = Phase::Check;
                 self.model =
                     Model::Loading(Loading { name, phase, done: 0, of: 0, since: now, now });
