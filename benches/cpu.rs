@@ -12,56 +12,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use snug::backend::Backend;
 use snug::backend::cpu::{Cpu, Isa};
-use snug::backend::{Backend, Weight, Weights};
-use snug::codec::{Format, Parts};
-use snug::model::op::{Input, Rows, Sampling, Step, WeightId};
-use snug::model::program::{Program, Role};
-use snug::num::f32_to_bf16;
-use snug::num::rng::Stream;
-
-const SHAPE: &str = r#"{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
-    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
-    "vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
-    "rope_theta": 100000, "tie_word_embeddings": true}"#;
+use snug::bench::synthetic::{Synthetic, shape};
+use snug::codec::Format;
+use snug::model::op::{Input, Rows, Sampling, Step};
+use snug::model::program::Program;
 
 const ROUNDS: usize = 25;
-
-/// A model in memory.
-struct Model {
-    program: Arc<Program>,
-    weights: Vec<(Format, Vec<Vec<u8>>)>,
-}
-
-impl Model {
-    fn new(config: &str, format: Format) -> Model {
-        let program = Arc::new(Program::read(config).expect("a good config"));
-        let mut stream = Stream::new(1);
-        let weights = program.weights.iter().map(|spec| {
-            let mut value = || match spec.role {
-                Role::Vector => 1.0,
-                _ => stream.normal() * 0.02,
-            };
-            let words: Vec<u16> = (0..spec.shape.len()).map(|_| f32_to_bf16(value())).collect();
-            let packed = format.codec().encode(spec.shape, &words);
-            match packed {
-                Some(parts) => (format, parts),
-                None => {
-                    (Format::Bf16, Format::Bf16.codec().encode(spec.shape, &words).expect("bf16"))
-                }
-            }
-        });
-        Model { weights: weights.collect(), program }
-    }
-}
-
-impl Weights for Model {
-    fn weight(&self, id: WeightId) -> Weight<'_> {
-        let (format, parts) = &self.weights[id.0 as usize];
-        let parts = Parts(parts.iter().map(Vec::as_slice).collect());
-        Weight { format: *format, shape: self.program.weight(id).shape, parts }
-    }
-}
 
 fn prefill(cpu: &mut Cpu, program: &Program, from: u32, tokens: u32) {
     let chunk = cpu.max_step();
@@ -95,12 +53,13 @@ fn main() {
     let context: u32 = args.get(2).and_then(|a| a.parse().ok()).unwrap_or(0);
     let config = match args.get(3) {
         Some(path) => std::fs::read_to_string(path).expect("the config"),
-        None => SHAPE.into(),
+        None => shape("smollm2-135m").expect("a shape that has a name").into(),
     };
     let mut models = Vec::new();
+    let program = Arc::new(Program::read(&config).expect("a good config"));
     for format in [Format::Bf16, Format::Pairlut] {
-        let model = Arc::new(Model::new(&config, format));
-        let program = model.program.clone();
+        let model = Arc::new(Synthetic::new(&program, format).spread_out());
+        let program = program.clone();
         let cpu = Cpu::on(isa, program.clone(), model, 4096, threads).expect("a backend");
         models.push((format, program, cpu));
     }

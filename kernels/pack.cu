@@ -294,7 +294,8 @@ __device__ __forceinline__ void write_header(const PackPlan& p, const uint32_t (
 
 extern "C" __global__ void __launch_bounds__(PACK_THREADS) snug_pack_write(const __grid_constant__ PackArgs a) {
     __shared__ PackPlan p;
-    __shared__ uint8_t codes_of[256], stand_in[4];
+    __shared__ __align__(16) uint8_t codes_of[256];
+    __shared__ uint8_t stand_in[4];
     __shared__ uint32_t totals[4];
     const Where at(a);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31;

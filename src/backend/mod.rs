@@ -9,12 +9,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::codec::{Format, Parts, Shape};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, visible};
 use crate::model::kv::{KvFormat, KvLayout};
 use crate::model::op::{Buf, Op, Sampling, Step, WeightId};
 use crate::model::program::Program;
 use cpu::Cpu;
 use cuda::Cuda;
+use cuda::driver::{self, DeviceInfo};
+use cuda::images::{Coverage, coverage};
 use packed::Packed;
 use scripted::{Script, Scripted};
 
@@ -147,6 +149,32 @@ pub enum Device {
     Scripted(Script),
 }
 
+impl Device {
+    /// What [`Device::Auto`] means on this machine: the first GPU that the kernels run on, else the CPU; others mean
+    /// themselves. Beside it, why a GPU that is there, or whose driver is, was passed over.
+    pub fn chosen(&self) -> (Device, Option<String>) {
+        if *self != Device::Auto {
+            return (self.clone(), None);
+        }
+        let devices = match driver::devices() {
+            Ok(devices) => devices,
+            Err(e) => return (Device::Cpu, driver::is_installed().then_some(e.why)),
+        };
+        let runs = |d: &&DeviceInfo| coverage(d.capability) != Coverage::None;
+        match (devices.iter().find(runs), devices.first()) {
+            (Some(d), _) => (Device::Cuda(d.index as u32), None),
+            (None, None) => (Device::Cpu, None),
+            (None, Some(d)) => {
+                let (name, (major, minor)) = (visible(&d.name), d.capability);
+                let why = format!(
+                    "the compute capability of {name} is {major}.{minor}, and the kernels need 8.0 or newer"
+                );
+                (Device::Cpu, Some(why))
+            }
+        }
+    }
+}
+
 /// What a backend is opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
@@ -175,10 +203,8 @@ pub fn open(
         })
     };
     match device {
-        Device::Auto if cuda::driver::check().is_ok() => {
-            open(&Device::Cuda(0), program, weights, setup, progress)
-        }
-        Device::Auto | Device::Cpu => {
+        Device::Auto => open(&device.chosen().0, program, weights, setup, progress),
+        Device::Cpu => {
             progress(0, 0)?;
             let weights = packed(weights, progress)?;
             let program = Arc::clone(program);

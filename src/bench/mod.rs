@@ -4,5 +4,6 @@
 //! say the same.
 
 pub mod bandwidth;
+pub mod kernels;
 pub mod speed;
 pub mod synthetic;

@@ -118,6 +118,11 @@ impl Weights for Synthetic {
     }
 }
 
+/// The words of a random matrix.
+pub fn words(shape: Shape) -> Vec<u16> {
+    values(shape, false, &pool())
+}
+
 fn encoded(shape: Shape, vector: bool, format: Format, pool: &[f32]) -> Stored {
     let words = values(shape, vector, pool);
     let packed = match vector {

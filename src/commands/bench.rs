@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, ValueEnum};
 
 use super::bench_rows::{Printer, Row};
@@ -11,7 +12,7 @@ use super::globals::Context;
 use super::output::{Outcome, note};
 use super::progress::Progress;
 use super::work::Work;
-use super::{Verb, input, parsed, records, refs, threads};
+use super::{Verb, bench_kernels, input, parsed, records, refs, threads};
 use crate::backend::{self, Backend, Device, Setup};
 use crate::bench::bandwidth;
 use crate::bench::speed::{Runner, Test};
@@ -30,9 +31,18 @@ pub(super) const VERB: Verb = Verb {
         "snug bench demo",
         "snug bench model.snug -p 512 -n 128 --depth 0,4096 -r 5 --bandwidth",
         "snug bench --synthetic llama-3.1-8b --codec lossless,bf16 -o csv",
+        "snug bench kernels --synthetic llama-3.1-8b -d cuda",
     ],
-    args: |command: Command| Options::augment_args(command),
-    main: |matches: &ArgMatches, cx: &mut Context| main(parsed(matches)?, cx),
+    args: |command: Command| {
+        Options::augment_args(command).subcommand(bench_kernels::args(Command::new("kernels")))
+    },
+    main: |matches: &ArgMatches, cx: &mut Context| match matches.subcommand() {
+        Some((_, kernels)) => {
+            nothing_before_kernels(matches)?;
+            bench_kernels::main(kernels, cx)
+        }
+        None => main(parsed(matches)?, cx),
+    },
 };
 
 /// Bytes that are read to measure the CPU's memory: more than any cache holds.
@@ -94,11 +104,29 @@ struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Codec {
+pub(super) enum Codec {
     /// Compressed.
     Lossless,
     /// As it is.
     Bf16,
+}
+
+impl Codec {
+    /// The format of its matrices.
+    pub(super) fn format(self) -> Format {
+        match self {
+            Codec::Lossless => Format::Pairlut,
+            Codec::Bf16 => Format::Bf16,
+        }
+    }
+
+    /// How people call it.
+    pub(super) fn variant(self) -> Variant {
+        match self {
+            Codec::Lossless => Variant::Lossless,
+            Codec::Bf16 => Variant::Bf16,
+        }
+    }
 }
 
 /// How rows are printed.
@@ -115,8 +143,10 @@ pub(super) enum OutputFormat {
 }
 
 /// What is measured.
-enum Subject {
+pub(super) enum Subject {
+    /// A model on disk.
     Model(refs::Model),
+    /// Random weights.
     Synthetic { name: String, config: String, codec: Codec },
 }
 
@@ -137,9 +167,27 @@ fn pair(text: &str) -> std::result::Result<(u32, u32), String> {
     }
 }
 
+/// What stands before `kernels` would be ignored.
+fn nothing_before_kernels(matches: &ArgMatches) -> Result<()> {
+    let own = Options::augment_args(Command::new("bench"));
+    let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match own.get_arguments().find(|arg| given(arg.get_id().as_str())) {
+        None => Ok(()),
+        Some(arg) => Err(Error::new(
+            Kind::Usage,
+            format!(
+                "cannot use {} before `kernels`",
+                arg.get_long().map_or("a model".into(), |long| format!("--{long}"))
+            ),
+            "it belongs to the measurement of whole models",
+            "write options and models behind it: snug bench kernels MODEL; see snug bench kernels --help",
+        )),
+    }
+}
+
 fn main(o: Options, cx: &mut Context) -> Outcome {
     let device = cx.device()?;
-    let subjects = subjects(&o)?;
+    let subjects = subjects(&o.models, &o.synthetic, &o.codec)?;
     let tests = tests(&o)?;
     let work = Work::new(cx, o.threads);
     let measured = match o.bandwidth {
@@ -179,12 +227,16 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
     printer.end(&mut cx.out)
 }
 
-fn subjects(o: &Options) -> Result<Vec<Subject>> {
+pub(super) fn subjects(
+    models: &[String],
+    synthetic: &[String],
+    codecs: &[Codec],
+) -> Result<Vec<Subject>> {
     let mut list = Vec::new();
-    for model in &o.models {
+    for model in models {
         list.push(Subject::Model(refs::find(model)?));
     }
-    for name in &o.synthetic {
+    for name in synthetic {
         let config = match shape(name) {
             Some(config) => config.to_owned(),
             None if Path::new(name).exists() => input::read_file(Path::new(name), false)?,
@@ -198,7 +250,7 @@ fn subjects(o: &Options) -> Result<Vec<Subject>> {
                 ));
             }
         };
-        for codec in &o.codec {
+        for codec in codecs {
             let (name, config) = (name.clone(), config.clone());
             list.push(Subject::Synthetic { name, config, codec: *codec });
         }
@@ -280,27 +332,17 @@ fn load(
         Subject::Synthetic { name, config, codec } => {
             let program = Arc::new(Program::read(config)?);
             fits(&program, tests)?;
-            let format = match codec {
-                Codec::Lossless => Format::Pairlut,
-                Codec::Bf16 => Format::Bf16,
-            };
-            let made = threads::on(o.threads, || Synthetic::new(&program, format))?;
+            let made = threads::on(o.threads, || Synthetic::new(&program, codec.format()))?;
             let bytes = made.bytes();
-            let on_cpu = matches!(device, Device::Cpu)
-                || *device == Device::Auto && backend::cuda::driver::check().is_err();
-            let made = match on_cpu {
+            let made = match *device == Device::Cpu {
                 true => {
                     room_for(name, bytes)?;
                     made.spread_out()
                 }
                 false => made,
             };
-            let variant = match codec {
-                Codec::Lossless => Variant::Lossless,
-                Codec::Bf16 => Variant::Bf16,
-            };
             let backend = backend::open(device, &program, Arc::new(made), &setup, &mut progress)?;
-            let name = format!("{} (synthetic)", visible(name));
+            let (name, variant) = (format!("{} (synthetic)", visible(name)), codec.variant());
             Ok(Running { name, variant, bytes, program, backend })
         }
     }
@@ -340,7 +382,6 @@ fn room_for(name: &str, bytes: u64) -> Result<()> {
 fn measure_bandwidth(o: &Options, device: &Device, work: &Work, cx: &Context) -> Result<f64> {
     let index = match device {
         Device::Cuda(index) => Some(*index as usize),
-        Device::Auto if backend::cuda::driver::check().is_ok() => Some(0),
         _ => None,
     };
     let speed = match index {

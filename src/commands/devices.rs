@@ -34,7 +34,7 @@ struct Gpu {
 
 fn main(_: Options, cx: &mut Context) -> Outcome {
     // `--device` narrows the list, and makes a missing driver an error.
-    let device = cx.device()?;
+    let device = cx.named_device()?;
     let only = match &device {
         Device::Cuda(index) => Some(*index as usize),
         _ => None,

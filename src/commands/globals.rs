@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::output::Out;
+use super::output::{Out, note};
 use super::signals::Signals;
 use crate::backend::Device;
 use crate::backend::cuda::driver;
@@ -104,8 +104,18 @@ impl Context {
         !self.globals.quiet && (self.globals.verbose > 0 || std::io::stderr().is_terminal())
     }
 
-    /// Where `--device` says to run.
+    /// Where to run: what `--device` says, or the best there is. When that is the CPU although there is a GPU, stderr
+    /// hears why.
     pub fn device(&self) -> Result<Device> {
+        let (device, why_not) = self.named_device()?.chosen();
+        if let Some(why) = why_not.filter(|_| !self.globals.quiet) {
+            note(format!("snug: the GPU is not used: {why}"));
+        }
+        Ok(device)
+    }
+
+    /// What `--device` says.
+    pub fn named_device(&self) -> Result<Device> {
         parse_device(&self.globals.device)
     }
 }

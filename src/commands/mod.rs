@@ -2,6 +2,7 @@
 
 mod batch;
 mod bench;
+mod bench_kernels;
 mod bench_rows;
 mod chat;
 mod completions;

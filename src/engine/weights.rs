@@ -62,9 +62,13 @@ impl Opened {
         setup: &Setup,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Box<dyn Backend>> {
+        backend::open(device, &self.program, self.weights(), setup, progress)
+    }
+
+    /// Its weights, in the file.
+    pub fn weights(&self) -> Arc<dyn Weights> {
         let (store, entries) = (Arc::clone(&self.store), self.entries.clone());
-        let weights = Arc::new(Stored { store, entries, packs: self.packs });
-        backend::open(device, &self.program, weights, setup, progress)
+        Arc::new(Stored { store, entries, packs: self.packs })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod commands;
+mod drivers;
 mod replies;
 mod signals;
 mod streams;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use snug::backend::cpu::{Cpu, Isa, Sampler};
 use snug::backend::cuda::abi::FuncArgs;
+use snug::backend::cuda::driver::cublas::Cublas;
 use snug::backend::cuda::driver::{self, Device, Launch, check};
 use snug::backend::cuda::kernels::Library;
 use snug::backend::cuda::pack::Packer;
 use snug::backend::cuda::{Cuda, Options};
 use snug::backend::{Backend, Weight, Weights};
+use snug::bench::kernels::{Bench, OPS, PRODUCTS, Timing};
 use snug::codec::{Format, Parts, Shape};
 use snug::error::{Error, Kind};
 use snug::model::op::{Buf, Input, Op, Rows, Sampling, Step, WeightId};
@@ -533,7 +535,7 @@ fn packing_while_loading_changes_nothing() {
     let values = values(&program, 8);
     let (packed, plain) =
         (pack(&program, &values, Format::Pairlut), pack(&program, &values, Format::Bf16));
-    let options = Options { index: 0, capacity: 2048, portable: false };
+    let options = Options { capacity: 2048, ..Options::default() };
     let mut late = Cuda::new(program.clone(), &Unpacked(plain), options, &|_, _| Ok(())).unwrap();
     let mut early = cuda(&program, &packed, false);
     assert_eq!(late.ledger().weights, early.ledger().weights);
@@ -558,7 +560,7 @@ fn loading_stops_when_told_and_refuses_what_does_not_fit() {
     // What a context takes by itself is there before and after.
     let device = Device::open(0).unwrap();
     let before = device.memory().unwrap().0;
-    let options = Options { index: 0, capacity: 2048, portable: false };
+    let options = Options { capacity: 2048, ..Options::default() };
     let stop = || Error::new(Kind::Interrupted, "stopped", "enough", "go on");
     for after in [0, 1, 5] {
         let calls = std::cell::Cell::new(0);
@@ -576,6 +578,66 @@ fn loading_stops_when_told_and_refuses_what_does_not_fit() {
     assert!(error.why.contains("GiB are missing"), "{error}");
     let after = device.memory().unwrap().0;
     assert!(before.abs_diff(after) <= 64 << 20, "{before} bytes free before, {after} after");
+}
+
+/// The peer multiplies what we multiply, and the bench's rows are about the launches that it made.
+#[test]
+fn what_is_timed_is_what_is_said() {
+    if !gpu() {
+        return;
+    }
+    let device = Device::open(0).unwrap();
+    let stream = device.stream().unwrap();
+    if let Some(blas) = Cublas::open(&device, &stream).unwrap() {
+        let (rows, cols, n) = (200u32, 72u32, 3u32);
+        let mut rng = Stream::new(4);
+        let mut memory = |len: u32| {
+            let words: Vec<u16> = (0..len).map(|_| f32_to_bf16(rng.normal())).collect();
+            let memory = device.alloc(2 * u64::from(len)).unwrap();
+            memory.write(0, bytemuck::cast_slice(&words)).unwrap();
+            (words, memory)
+        };
+        let ((w, on_w), (x, on_x)) = (memory(rows * cols), memory(n * cols));
+        let y = device.alloc(2 * u64::from(n * rows)).unwrap();
+        blas.multiply(&stream, &on_w, &on_x, &y, (rows, cols, n)).unwrap();
+        stream.synchronize().unwrap();
+        let mut got = vec![0u16; (n * rows) as usize];
+        y.read(0, bytemuck::cast_slice_mut(&mut got)).unwrap();
+        for (i, got) in got.iter().enumerate() {
+            let (token, row) = (i / rows as usize, i % rows as usize);
+            let at =
+                |v: &[u16], r: usize, c: usize| f64::from(bf16_to_f32(v[r * cols as usize + c]));
+            let want: f64 = (0..cols as usize).map(|c| at(&w, row, c) * at(&x, token, c)).sum();
+            let far = (f64::from(bf16_to_f32(*got)) - want).abs();
+            assert!(
+                far < 0.01 * want.abs() + 0.01,
+                "token {token}, row {row}: {got:#06x}, not {want}"
+            );
+        }
+    } else {
+        println!("no cuBLAS: the peer was not checked");
+    }
+    let program = program(64, 9, 3, 576, 1536, "");
+    let weights = pack(&program, &values(&program, 2), Format::Pairlut);
+    let mut gpu = cuda(&program, &weights, false);
+    let mut bench = Bench::new(&mut gpu, &program, &*weights, device.info().l2_bytes);
+    for n in [1, 8] {
+        let (products, ops) = (bench.products(n).unwrap(), bench.ops(&OPS, n, 100).unwrap());
+        let names = |rows: &[Timing]| rows.iter().map(|t| t.kernel).collect::<Vec<_>>();
+        assert_eq!(names(&products), PRODUCTS);
+        assert_eq!(names(&ops), OPS);
+        assert_eq!(products[0].shape, Some(Shape { rows: (9 + 2 * 3) * 64, cols: 576 }));
+        assert_eq!(products[2].shape, Some(Shape { rows: 2 * 1536, cols: 576 }));
+        for t in products.iter().chain(&ops) {
+            assert!(t.us > 0.0 && t.us < 1e6 && t.n == n, "{t:?}");
+        }
+        // Two layers: keys and values of three heads in bf16, a layer.
+        assert_eq!(ops[2].bytes, u64::from(100 + n) * 2 * 3 * 64 * 2);
+        for (a, b) in products.iter().zip(ops.iter().filter(|t| PRODUCTS.contains(&t.kernel))) {
+            assert_eq!((a.kernel, a.bytes, a.shape), (b.kernel, b.bytes, b.shape));
+            assert!(a.bytes > 0);
+        }
+    }
 }
 
 /// What is held is what the driver misses.

@@ -6,6 +6,7 @@
 mod cli;
 mod codecs;
 mod cpu;
+mod emulated;
 mod engine;
 mod fuzz;
 mod gguf;

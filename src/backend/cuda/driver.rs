@@ -5,6 +5,7 @@
 //! the one act whose safety reaches beyond this module: see [`Args`].
 #![allow(unsafe_code)]
 
+pub mod cublas;
 mod devices;
 
 use std::ffi::{CString, c_void};
@@ -16,7 +17,9 @@ use cudarc::driver::{DriverError, result, sys};
 use crate::error::{Error, Kind, Result};
 
 use self::devices::info;
-pub use self::devices::{DeviceInfo, Versions, check, devices, find, versions};
+pub use self::devices::{
+    DeviceInfo, SYMBOLS, Versions, check, devices, find, is_installed, versions,
+};
 
 /// Plain kernel arguments, passed by value as the kernel's single parameter.
 ///

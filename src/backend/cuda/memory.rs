@@ -75,6 +75,13 @@ impl Uploader {
     }
 }
 
+impl Drop for Uploader {
+    /// A load that is given up may have copies on their way out of the buffers.
+    fn drop(&mut self) {
+        let _ = self.stream.synchronize();
+    }
+}
+
 /// `memcpy` by all cores: the source is a mapped file, and page faults are what takes the time.
 fn copy_parallel(to: &mut [u8], from: &[u8]) {
     use rayon::prelude::*;

@@ -9,6 +9,7 @@ pub mod images;
 pub mod kernels;
 pub mod load;
 pub mod matvec;
+pub mod measure;
 pub mod memory;
 mod ops;
 pub mod pack;
@@ -506,19 +507,7 @@ impl Cuda {
         self.capturing.set(true);
         let graph = self.stream.capture(work);
         self.capturing.set(false);
-        let graph = graph?;
-        let (start, end) = (self.device.event()?, self.device.event()?);
-        let mut best = f32::INFINITY;
-        for _ in 0..=repeats {
-            start.record(&self.stream)?;
-            for _ in 0..10 {
-                self.stream.replay(&graph)?;
-            }
-            end.record(&self.stream)?;
-            end.synchronize()?;
-            best = best.min(end.ms_since(&start)? / 10.0);
-        }
-        Ok(best)
+        measure::best_replay_ms(&self.device, &self.stream, &graph?, 10, repeats)
     }
 
     /// A buffer, its width, its stride in elements, and whether its elements are f32 (else bf16).

@@ -40,8 +40,8 @@ impl Prover {
     /// `Usage` for a script, which computes nothing; `NoGpu` when there is no such GPU.
     pub fn of(device: &Device, threads: Option<usize>) -> Result<Prover> {
         match device {
-            Device::Auto if driver::check().is_ok() => Ok(Prover::Cuda(0)),
-            Device::Auto | Device::Cpu => Ok(Prover::Cpu(threads)),
+            Device::Auto => Prover::of(&device.chosen().0, threads),
+            Device::Cpu => Ok(Prover::Cpu(threads)),
             Device::Cuda(index) => Ok(Prover::Cuda(driver::find(&index.to_string())?)),
             Device::Scripted(_) => Err(Error::new(
                 Kind::Usage,
@@ -167,7 +167,8 @@ pub fn products(
     let (mut compared, mut done) = (0, 0);
     let of = (runs.len() * program.ops.len() * WIDTHS.len()) as u64;
     for (run, (weights, name, portable)) in runs.into_iter().enumerate() {
-        let options = cuda::Options { index, capacity, portable };
+        let options = cuda::Options { index, capacity, ..Default::default() };
+        let options = cuda::Options { portable, ..options };
         let mut gpu = Cuda::new(Arc::clone(program), weights, options, &|_, _| go_on())?;
         gpu.poison(0xff)?;
         let mut at = 0;

@@ -104,6 +104,11 @@ fn models_on_the_cpu_and_models_that_nobody_has() {
         .fails(11)
         .says("the model knows 128");
     bench(&["no-such-model"]).fails(3);
+    bench(&["kernels"]).fails(2).says("before `kernels`");
+    place.run(&["bench", "-d", "cpu", "kernels"]).fails(2).says("on GPUs only");
+    place.run(&["bench", "kernels", "-d", "cpu"]).fails(2).says("on GPUs only");
+    place.run(&["bench", "kernels", "-d", "cuda:999"]).fails(8);
+    place.run(&["bench", "kernels", "--synthetic", "nothing", "-n", "9"]).fails(2);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result, visible};
 const DRIVER_API: u32 = 13_000;
 
 /// Entry points that [`check`] looks for before anything is called: cudarc panics on a missing one.
-const SYMBOLS: &[&str] = &[
+pub const SYMBOLS: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGetCount",
@@ -48,6 +48,12 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
 }
 
+/// Whether there is a driver, of whatever age.
+pub fn is_installed() -> bool {
+    // SAFETY: only tries to open libraries by name.
+    unsafe { sys::is_culib_present() }
+}
+
 /// Checks that a driver is there and new enough. Every other function of this file needs this to have succeeded.
 ///
 /// # Errors
@@ -56,8 +62,7 @@ pub fn check() -> Result<()> {
     let refuse =
         |why: String, todo: &str| Err(Error::new(Kind::NoGpu, "cannot use the GPU", why, todo));
     let update = "update the NVIDIA driver to 580 or newer, or run with --device cpu";
-    // SAFETY: only tries to open libraries by name.
-    if !unsafe { sys::is_culib_present() } {
+    if !is_installed() {
         return refuse(
             "no CUDA driver: libcuda.so.1 was not found".into(),
             "install the NVIDIA driver, or run with --device cpu",
