@@ -10,6 +10,7 @@ use snug::num::f32_to_bf16;
 use snug::num::rng::Stream;
 
 use super::codecs::adversaries::{ADVERSARIES, words};
+use super::util::skip;
 
 type Case = (String, Shape, Vec<u16>);
 
@@ -61,8 +62,7 @@ fn the_packing_kernel_writes_the_encoder_s_bytes() {
         .arg(here.join("pack.cpp"))
         .output();
     let Ok(output) = compiler else {
-        assert!(std::env::var_os("CI").is_none(), "CI must have a C++ compiler");
-        println!("skipped: no C++ compiler");
+        skip("no C++ compiler");
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

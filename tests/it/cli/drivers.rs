@@ -9,6 +9,7 @@ use serde_json::json;
 use snug::backend::cuda::driver::SYMBOLS;
 
 use super::{Place, Ran};
+use crate::util::skip;
 
 /// Two cards: one that the kernels are built for, and one that is too old for them.
 const CARDS: &str = r#"
@@ -62,8 +63,7 @@ fn library(place: &Place, version: u32, without: Option<&str>) -> Option<String>
         .arg(&source)
         .output();
     let Ok(output) = built else {
-        assert!(std::env::var_os("CI").is_none(), "CI must have a C compiler");
-        println!("skipped: no C compiler");
+        skip("no C compiler");
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
