@@ -96,8 +96,8 @@ fn main() -> Result<()> {
         println!("{} {} sm_{}{} {} SMs", d.name, d.uuid, d.capability.0, d.capability.1, d.sms);
     }
     let speeds = bandwidth::gpu(0, &[8 << 30, 256 << 20])?;
-    let peak = speeds[0];
-    println!("read 8 GiB: {:.3} TB/s, 256 MiB: {:.3} TB/s", peak / 1e12, speeds[1] / 1e12);
+    let peak = speeds[0].1;
+    println!("read 8 GiB: {:.3} TB/s, 256 MiB: {:.3} TB/s", peak / 1e12, speeds[1].1 / 1e12);
     let named = wanted.iter().find_map(|name| Some((name.as_str(), shape(name)?)));
     let (model, config) =
         named.or(shape("llama-3.1-8b").map(|c| ("llama-3.1-8b", c))).expect("a shape");

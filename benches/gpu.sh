@@ -4,7 +4,7 @@
 set -u
 it=$1 bench=$2 model=${3:-llama-3.1-8b} here=$(dirname "$0") failed=0
 export SNUG_REQUIRE_GPU=1 RUST_BACKTRACE=0
-for test in device_functions products_are whole_models replayed sampling_is packing_ loading_stops what_is_timed the_ledger; do
+for test in device_functions products_are whole_models replayed sampling_is gpu::packing loading_stops what_is_timed the_ledger; do
   if out=$("$it" "$test" --test-threads=1 --nocapture 2>&1); then
     echo "ok      $test"
   else
@@ -13,7 +13,7 @@ for test in device_functions products_are whole_models replayed sampling_is pack
 done
 if [ -n "${SANITIZE:-}" ]; then
   for tool in memcheck racecheck synccheck; do
-    for test in device_functions replayed sampling_is packing_is packing_while; do
+    for test in device_functions replayed sampling_is gpu::packing; do
       if out=$(compute-sanitizer --tool "$tool" --error-exitcode 9 "$it" "$test" --test-threads=1 2>&1); then
         echo "ok      $tool $test"
       else

@@ -15,14 +15,17 @@ const PASSES: usize = 5;
 /// Bytes one thread reads at a time.
 const PIECE: usize = 1 << 20;
 
-/// Bytes per second of plain reads of the first `bytes` of GPU memory, for each of `sizes`; the largest is allocated.
+/// Plain reads of the start of GPU memory: for each of `sizes`, how many bytes were read (no more than half of what is
+/// free), and how many a second.
 ///
 /// # Errors
-/// `NoGpu`, or `DoesNotFit` when there is no room for the largest.
-pub fn gpu(index: usize, sizes: &[u64]) -> Result<Vec<f64>> {
+/// `NoGpu`, or a driver error.
+pub fn gpu(index: usize, sizes: &[u64]) -> Result<Vec<(u64, f64)>> {
     let device = Device::open(index)?;
     let kernel = Library::load(&device)?.get("probe", "probe_read", false)?;
     let stream = device.stream()?;
+    let room = device.memory()?.0 / 2;
+    let sizes: Vec<u64> = sizes.iter().map(|bytes| (*bytes).min(room) / 16 * 16).collect();
     let most = sizes.iter().copied().max().unwrap_or(0);
     let memory = device.alloc(most)?;
     let blocks = device.info().sms * 2;
@@ -41,7 +44,7 @@ pub fn gpu(index: usize, sizes: &[u64]) -> Result<Vec<f64>> {
             end.synchronize()?;
             best = best.min(end.ms_since(&start)?);
         }
-        Ok(bytes as f64 / f64::from(best) * 1e3)
+        Ok((bytes, bytes as f64 / f64::from(best) * 1e3))
     };
     sizes.iter().map(|bytes| speed(*bytes)).collect()
 }

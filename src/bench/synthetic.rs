@@ -125,14 +125,10 @@ pub fn words(shape: Shape) -> Vec<u16> {
 
 fn encoded(shape: Shape, vector: bool, format: Format, pool: &[f32]) -> Stored {
     let words = values(shape, vector, pool);
-    let packed = match vector {
-        true => None,
-        false => format.codec().encode(shape, &words).map(|parts| (format, parts)),
-    };
-    // Every value has a bf16 form.
-    let (format, parts) = packed.unwrap_or_else(|| {
-        (Format::Bf16, vec![words.iter().flat_map(|w| w.to_le_bytes()).collect()])
-    });
+    let formats = if vector { [Format::Bf16; 2] } else { [format, Format::Bf16] };
+    let encode = |f: Format| Some((f, f.codec().encode(shape, &words)?));
+    let (format, parts) =
+        formats.into_iter().find_map(encode).expect("every tensor has a bf16 form");
     (format, shape, Arc::new(parts))
 }
 

@@ -386,13 +386,14 @@ fn measure_bandwidth(o: &Options, device: &Device, work: &Work, cx: &Context) ->
     };
     let speed = match index {
         Some(index) => {
-            let speeds = bandwidth::gpu(index, &[GPU_READ_BYTES, GPU_SHORT_READ_BYTES])?;
-            tell(cx, &format!("cuda:{index}"), GPU_SHORT_READ_BYTES, speeds[1]);
-            tell(cx, &format!("cuda:{index}"), GPU_READ_BYTES, speeds[0]);
-            speeds[0]
+            let speeds = bandwidth::gpu(index, &[GPU_SHORT_READ_BYTES, GPU_READ_BYTES])?;
+            for (bytes, speed) in &speeds {
+                tell(cx, &format!("cuda:{index}"), *bytes, *speed);
+            }
+            speeds[1].1
         }
         None => {
-            let bytes = records::available_memory().unwrap_or(u64::MAX).min(CPU_READ_BYTES) / 2;
+            let bytes = (records::available_memory().unwrap_or(u64::MAX) / 2).min(CPU_READ_BYTES);
             let speed = threads::on(o.threads, || bandwidth::cpu(bytes as usize))??;
             tell(cx, "cpu", bytes, speed);
             speed

@@ -100,7 +100,7 @@ pub(super) fn main(matches: &ArgMatches, cx: &mut Context) -> Outcome {
     let work = Work::new(cx, None);
     let list = subjects(&o.models, &o.synthetic, &o.codec)?;
     let mut machine =
-        Machine { bandwidth: bandwidth::gpu(index, &[READ_BYTES])?[0], device, peers: None };
+        Machine { bandwidth: bandwidth::gpu(index, &[READ_BYTES])?[0].1, device, peers: None };
     let mut seen: Option<String> = None;
     for subject in &list {
         work.go_on()?;
