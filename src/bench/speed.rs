@@ -161,6 +161,8 @@ impl<'a> Runner<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{Card, Ledger};
+    use crate::model::op::Op;
 
     #[test]
     fn tests_are_named_as_elsewhere() {
@@ -168,6 +170,93 @@ mod tests {
         assert_eq!(test(512, 0, 0), "pp512");
         assert_eq!(test(0, 128, 4096), "tg128 @ d4096");
         assert_eq!(test(512, 128, 0), "pp512+tg128");
+    }
+
+    /// Notes what it is asked to do, and answers at once.
+    struct Log {
+        ahead: bool,
+        told: Vec<String>,
+        in_flight: u32,
+    }
+
+    impl Backend for Log {
+        fn card(&self) -> Card {
+            Card { id: "log".into(), name: String::new(), path: String::new() }
+        }
+        fn ledger(&self) -> Ledger {
+            Ledger::default()
+        }
+        fn max_step(&self) -> u32 {
+            4
+        }
+        fn capacity(&self) -> u32 {
+            64
+        }
+        fn set_sampling(&mut self, _: &Sampling, _: &[u32]) -> Result<()> {
+            assert_eq!(self.in_flight, 0, "a token was left");
+            self.told.push("reset".into());
+            Ok(())
+        }
+        fn exec(&mut self, _: &Op, _: &Step<'_>) -> Result<()> {
+            Ok(())
+        }
+        fn run(&mut self, _: &Program, step: &Step<'_>) -> Result<()> {
+            let what = if step.input == Input::Last { "last" } else { "given" };
+            let (n, sampled) = (step.input.len(), if step.sample { "!" } else { "" });
+            self.told.push(format!("{what} {n} at {}{sampled}", step.pos));
+            self.in_flight += u32::from(step.sample);
+            Ok(())
+        }
+        fn token(&mut self) -> Result<u32> {
+            assert!(self.in_flight > 0, "no token to take");
+            self.in_flight -= 1;
+            self.told.push("take".into());
+            Ok(7)
+        }
+        fn read(&mut self, _: Buf, _: &mut [f32]) -> Result<()> {
+            self.told.push("wait".into());
+            Ok(())
+        }
+        fn write(&mut self, _: Buf, _: &[f32]) -> Result<()> {
+            Ok(())
+        }
+        fn bytes_per_token(&self, _: u32) -> u64 {
+            0
+        }
+        fn runs_ahead(&self) -> bool {
+            self.ahead
+        }
+    }
+
+    /// What a device is asked to do for a test that runs once.
+    fn asked(ahead: bool, prompt: u32, generate: u32, depth: u32) -> String {
+        let config = crate::bench::synthetic::SHAPES[0].1;
+        let program = Program::read(config).unwrap();
+        let mut log = Log { ahead, told: Vec::new(), in_flight: 0 };
+        let test = Test { prompt, generate, depth };
+        Runner::new(&mut log, &program, &|| Ok(())).run(test, 0, 1).unwrap();
+        assert_eq!(log.in_flight, 0);
+        log.told.join(", ")
+    }
+
+    #[test]
+    fn steps_are_those_of_an_answer() {
+        for (ahead, prompt, generate, depth, want) in [
+            (false, 6, 0, 0, "reset, reset, given 4 at 0, given 2 at 4, wait"),
+            (false, 0, 2, 0, "reset, reset, given 1 at 0!, take, last 1 at 1!, take"),
+            // The next step is queued before the token of the one before is taken.
+            (
+                true,
+                0,
+                3,
+                0,
+                "reset, reset, given 1 at 0!, last 1 at 1!, take, last 1 at 2!, take, take",
+            ),
+            (true, 2, 1, 0, "reset, reset, given 2 at 0!, take, last 1 at 2!, take"),
+            (false, 0, 1, 5, "reset, given 4 at 0, given 1 at 4, wait, reset, given 1 at 5!, take"),
+        ] {
+            assert_eq!(asked(ahead, prompt, generate, depth), want, "{ahead} {prompt} {generate}");
+        }
     }
 
     #[test]

@@ -269,10 +269,23 @@ pub fn two_devices(
     let weights: Arc<dyn Weights> =
         Arc::new(Stored { store: Arc::clone(store), entries, packs: false });
     let context = program.config.max_positions.min(prompt.len() as u32 + steps);
-    let mut pair = [
-        a.open(program, Arc::clone(&weights), context, go_on)?,
-        b.open(program, weights, context, go_on)?,
-    ];
+    let mut first = a.open(program, Arc::clone(&weights), context, go_on)?;
+    let mut second = b.open(program, weights, context, go_on)?;
+    let names = [a.id(), b.id()];
+    side_by_side([&mut *first, &mut *second], names, program, prompt, steps, progress, go_on)
+}
+
+/// [`two_devices`], loaded.
+fn side_by_side(
+    mut pair: [&mut dyn Backend; 2],
+    [a, b]: [String; 2],
+    program: &Program,
+    prompt: &[u32],
+    steps: u32,
+    progress: Progress<'_>,
+    go_on: GoOn<'_>,
+) -> Result<Proof> {
+    let context = pair[0].capacity().min(pair[1].capacity());
     let vocab = program.config.vocab as usize;
     let mut logits = [vec![0f32; vocab], vec![0f32; vocab]];
     for backend in &mut pair {
@@ -300,14 +313,14 @@ pub fn two_devices(
             let said = format!(
                 "{} equal tokens on {} and {}, then {} and {}: the first leads by {:.4} on {}, by {:.4} on {}; logits at most {furthest:.4} apart",
                 compared - 1,
-                a.id(),
-                b.id(),
+                a,
+                b,
                 chosen[0],
                 chosen[1],
                 margin(&logits[0]),
-                a.id(),
+                a,
                 margin(&logits[1]),
-                b.id(),
+                b,
             );
             return Ok(Proof { said, compared: u64::from(compared) });
         }
@@ -316,8 +329,7 @@ pub fn two_devices(
     }
     let said = format!(
         "{compared} greedy tokens are the same on {} and {}; logits at most {furthest:.4} of the largest apart",
-        a.id(),
-        b.id()
+        a, b
     );
     Ok(Proof { said, compared: u64::from(compared) })
 }
@@ -340,7 +352,8 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::distance;
+    use super::*;
+    use crate::num::f32_to_bf16;
 
     #[test]
     fn distances_are_shares_and_nan_is_never_near() {
@@ -348,5 +361,54 @@ mod tests {
         assert_eq!(distance(&[1.0], &[1.0]), 0.0);
         assert!(distance(&[f32::NAN, 1.0], &[1.0, 1.0]).is_nan());
         assert!(distance(&[1.0, f32::NAN, 1.0], &[1.0, f32::NAN, 5.0]).is_nan());
+    }
+
+    /// Random weights; `change` is what another device makes of each word.
+    fn model(program: &Arc<Program>, change: impl Fn(u16, u64) -> u16) -> Cpu {
+        let mut draws = Stream::new(12);
+        let mut words = Vec::new();
+        for spec in &program.weights {
+            let one = f32::from(u8::from(spec.shape.rows == 1));
+            let word = |draws: &mut Stream| {
+                let w = f32_to_bf16(one + 0.1 * draws.normal());
+                change(w, draws.next_u64()).to_le_bytes()
+            };
+            words.push((0..spec.shape.len()).flat_map(|_| word(&mut draws)).collect());
+        }
+        let shapes = program.weights.iter().map(|w| w.shape).collect();
+        let weights = Arc::new(Decoded { shapes, words });
+        Cpu::new(Arc::clone(program), weights, 300, Some(1)).unwrap()
+    }
+
+    #[test]
+    fn devices_agree_or_part_at_a_tie_or_are_told_apart() {
+        let config = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 700,
+            "max_position_embeddings": 300, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": true}"#;
+        let program = Arc::new(Program::read(config).unwrap());
+        let compare = |other: &mut Cpu, prompt: &[u32]| {
+            let mut one = model(&program, |w, _| w);
+            let names = ["one".into(), "other".into()];
+            let go_on = || Ok(());
+            side_by_side([&mut one, other], names, &program, prompt, 200, &|_, _| (), &go_on)
+        };
+        let same = compare(&mut model(&program, |w, _| w), &[3, 1, 4]).unwrap();
+        assert_eq!(same.compared, 200);
+        assert!(
+            same.said.starts_with("200 greedy tokens are the same on one and other"),
+            "{same:?}"
+        );
+        // The last bit of some weights: logits move a little, and where two are close the texts part.
+        let close = |w: u16, draw: u64| w ^ u16::from(draw.is_multiple_of(4));
+        let parted = (0..40).find_map(|id| {
+            let proof = compare(&mut model(&program, close), &[id]).unwrap();
+            (proof.compared < 200).then_some(proof)
+        });
+        let parted = parted.expect("one of forty prompts leads past a tie");
+        let equal = format!("{} equal tokens on one and other, then ", parted.compared - 1);
+        assert!(parted.said.starts_with(&equal) && parted.said.contains("leads by"), "{parted:?}");
+        // Other weights are another model.
+        let error = compare(&mut model(&program, |w, draw| w ^ (draw as u16 & 0x40)), &[3, 1, 4]);
+        assert_eq!(error.unwrap_err().kind, Kind::Mismatch);
     }
 }
