@@ -44,12 +44,30 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
     Ok(())
 }
 
+/// What can be pressed and typed in a chat, from the lists that the client itself shows.
+fn keys_and_commands() -> String {
+    let plain = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
+    let mut out = String::from(".SH KEYS\n");
+    for (keys, what) in crate::ui::KEYS {
+        out += &format!(".TP\n\\fB{}\\fR\n{}\n", plain(keys), plain(what));
+    }
+    out += ".SH COMMANDS IN A CHAT\n";
+    for c in crate::ui::slash::COMMANDS {
+        let arguments = plain(c.arguments);
+        out += &format!(".TP\n\\fB/{}\\fR {arguments}\n{}\n", plain(c.name), plain(c.about));
+    }
+    out
+}
+
 fn page(command: Command, name: &str) -> Result<Vec<u8>> {
     let command = command.display_name(name.to_owned()).name(name.to_owned());
     let mut out = Vec::new();
     clap_mangen::Man::new(command)
         .render(&mut out)
         .map_err(|e| Error::io("cannot make a manual page", &e))?;
+    if name == "snug-chat" {
+        out.extend_from_slice(keys_and_commands().as_bytes());
+    }
     out.extend_from_slice(
         b".SH \"EXIT STATUS\"\n.TP\n0\nsuccess; also when the reader of a pipe went away\n",
     );

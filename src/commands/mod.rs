@@ -24,6 +24,7 @@ mod rm;
 mod run;
 mod sampling;
 mod screen;
+mod sessions;
 mod signals;
 mod slash;
 mod table;
@@ -66,6 +67,7 @@ pub struct Verb {
 pub static COMMANDS: &[Verb] = &[
     run::VERB,
     chat::VERB,
+    sessions::VERB,
     pack::VERB,
     inspect::VERB,
     verify::VERB,

@@ -27,6 +27,8 @@ use crate::ui::{self, texts};
 
 /// Bytes that the bandwidth probe of the CPU reads.
 const PROBE_BYTES: usize = 256 << 20;
+/// Bytes that the probe of a GPU reads: many times its L2 cache.
+const GPU_PROBE_BYTES: u64 = 2 << 30;
 /// The widest step that a plan counts with.
 const PLAN_STEP: u32 = 16;
 /// Context that a list of models is planned with, unless one was asked for.
@@ -150,7 +152,7 @@ fn probe(device: &Device, threads: Option<usize>, to: ui::Outbox) {
         return to.try_send(AppEvent::News(News::Bandwidth(speed)));
     }
     if !on_cpu {
-        return;
+        return probe_gpu(device, &to);
     }
     let work = move || {
         if let Ok(Ok(speed)) = threads::on(threads, || bandwidth::cpu(PROBE_BYTES)) {
@@ -160,6 +162,22 @@ fn probe(device: &Device, threads: Option<usize>, to: ui::Outbox) {
     };
     // Without the thread there is no figure, which the panel says.
     let _ = std::thread::Builder::new().name("probe".into()).spawn(work);
+}
+
+/// The same for a GPU that was never measured: before the model is loaded, because then there is room.
+fn probe_gpu(device: &Device, to: &ui::Outbox) {
+    let index = match device {
+        Device::Auto => 0,
+        Device::Cuda(index) => *index as usize,
+        Device::Cpu | Device::Scripted(_) => return,
+    };
+    let Some(key) = bandwidth_key(device, false) else { return };
+    note("snug: measuring the GPU's memory bandwidth, once");
+    let speed = bandwidth::gpu(index, &[GPU_PROBE_BYTES]).ok().and_then(|s| s.first().copied());
+    if let Some(speed) = speed {
+        keep_bandwidth(&key, speed);
+        to.try_send(AppEvent::News(News::Bandwidth(speed)));
+    }
 }
 
 /// What bandwidths are kept under: the device itself, so that another card is measured anew.

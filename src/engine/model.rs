@@ -221,7 +221,7 @@ impl Model {
         let head = messages.iter().take_while(|m| m.role == "system").count();
         // A turn begins with what the user says.
         let starts = (head + 1..messages.len()).filter(|i| messages[*i].role == "user");
-        let mut shortest = all.whole;
+        let mut shortest = None;
         for start in starts {
             let shorter = [&messages[..head], &messages[start..]].concat();
             let prompt = match &ask.prompt {
@@ -229,15 +229,25 @@ impl Model {
                 _ => Prompt::Chat(shorter),
             };
             let prepared = self.tokens_of(&prompt, ask)?;
-            shortest = prepared.whole;
-            if shortest <= keep {
-                return Ok(Prepared { whole: all.whole, ..prepared });
+            let fits = prepared.whole <= keep;
+            let prepared = Prepared { whole: all.whole, ..prepared };
+            if fits {
+                return Ok(prepared);
             }
+            shortest = Some(prepared);
         }
         if all.whole <= capacity as usize {
             return Ok(all);
         }
-        Err(session::too_long(shortest, capacity, self.loaded.context_limit))
+        // Without the room that was wished for, but with all of the last turn.
+        match shortest {
+            Some(prepared) if prepared.tokens.len() <= capacity as usize => Ok(prepared),
+            Some(prepared) => {
+                let tokens = prepared.tokens.len();
+                Err(session::too_long(tokens, capacity, self.loaded.context_limit))
+            }
+            None => Err(session::too_long(all.whole, capacity, self.loaded.context_limit)),
+        }
     }
 }
 

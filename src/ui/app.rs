@@ -203,6 +203,11 @@ impl App {
         self.first_notice = first;
     }
 
+    /// A longer text of ours, to be read from its beginning.
+    pub(super) fn page(&mut self, text: impl Into<String>) {
+        self.transcript.push_to_read(Entry::Note(text.into()));
+    }
+
     /// The conversation as records, whether it is kept or not.
     pub fn records(&self) -> Vec<Record> {
         let system = self.system.clone().map(|text| Record::System { text: Some(text) });

@@ -13,22 +13,22 @@ use crate::engine::protocol::Overflow;
 /// Keys and what they do, in the order of importance.
 pub static KEYS: &[(&str, &str)] = &[
     ("Enter", "send; while a reply is written, queue"),
-    ("Ctrl-J, Alt-Enter, \\ Enter", "new line (Shift-Enter where the terminal reports it)"),
-    ("Ctrl-C", "stop the reply or the loading; clear the draft; twice: quit"),
+    ("Ctrl-J, Alt-Enter, \\ Enter", "new line (and Shift-Enter, if reported)"),
+    ("Ctrl-C", "stop; clear the draft; twice: quit"),
     ("Ctrl-D", "quit, when the draft is empty"),
-    ("Esc", "close a list, take back a queued message, follow the end again"),
-    ("Tab", "complete a command, model or path; on an empty draft: show or hide the thinking"),
-    ("Up Down", "move in the draft; at its edge, messages sent before"),
-    ("Ctrl-R", "search the messages sent before"),
-    ("PgUp PgDn, Shift-Up Shift-Down", "scroll"),
-    ("Ctrl-Home Ctrl-End, End", "to the beginning, to the end (End on an empty draft)"),
-    ("Ctrl-G", "write the draft in $VISUAL or $EDITOR"),
-    ("Ctrl-O", "the whole conversation as plain text on the normal screen"),
-    ("Ctrl-T", "statistics: panel, strip, off"),
+    ("PgUp PgDn, Shift-Up/-Down", "scroll"),
     ("Alt-Y", "copy the last reply"),
     ("Alt-X", "copy the last block of code"),
-    ("Ctrl-A Ctrl-E Alt-B Alt-F", "start and end of the line, words"),
-    ("Ctrl-W Alt-D Ctrl-K Ctrl-U Ctrl-Y", "kill a word, the line; yank"),
+    ("Tab", "complete; on an empty draft: show thinking"),
+    ("Esc", "close a list, unqueue, follow the end"),
+    ("Up Down", "in the draft; at its edge, earlier messages"),
+    ("Ctrl-R", "search earlier messages"),
+    ("Ctrl-G", "write the draft in $VISUAL or $EDITOR"),
+    ("Ctrl-O", "everything as plain text, to select from"),
+    ("Ctrl-T", "statistics: panel, strip, off"),
+    ("Ctrl-Home Ctrl-End, End", "to the beginning, to the end"),
+    ("Ctrl-A Ctrl-E Alt-B Alt-F", "line start and end, words"),
+    ("Ctrl-W Alt-D Ctrl-K Ctrl-U", "kill a word, the line; Ctrl-Y yanks"),
     ("Ctrl-_ Alt-_", "undo and redo in the draft"),
     ("Ctrl-L", "draw everything again"),
     ("Ctrl-Z", "suspend"),
@@ -86,9 +86,9 @@ impl App {
             }
             KeyCode::Char('y') if alt => slash::copy(self, "", effects),
             KeyCode::Char('x') if alt => slash::copy(self, "code", effects),
-            KeyCode::F(1) => self.note(slash::help()),
+            KeyCode::F(1) => self.page(slash::help()),
             KeyCode::Char('?') if self.composer.is_empty() && !control && !alt => {
-                self.note(slash::help());
+                self.page(slash::help());
             }
             _ => self.edits(key.code, control, alt),
         }

@@ -27,6 +27,8 @@ pub mod theme;
 pub mod transcript;
 pub mod view;
 
+pub use keys::KEYS;
+
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread;

@@ -32,37 +32,37 @@ macro_rules! commands {
 }
 
 commands! {
-    "help" ["?"] "[COMMAND]" "commands, or what one does" |app, a, _| app.note(explain(a));
-    "keys" [] "" "what the keys do" |app, _, _| app.note(keys());
-    "quit" ["exit", "bye"] "" "leave" |app, _, _| app.finished = true;
-    "new" ["clear"] "" "begin a new conversation" |app, _, e| new(app, e);
-    "regen" ["retry"] "[--seed N]" "another reply to the last message" regen;
+    "regen" ["retry"] "[--seed N]" "another reply" regen;
+    "edit" [] "[N]" "take back a message into the draft" edit;
+    "undo" [] "" "take back the last exchange" |app, _, e| undo(app, e);
     "continue" [] "" "let the last reply go on" |app, _, e| go_on(app, e);
-    "undo" [] "" "take back the last message and its reply" |app, _, e| undo(app, e);
-    "edit" [] "[N]" "take back the last message, or the Nth, into the draft" edit;
-    "model" [] "[NAME [-c N]]" "choose or load a model; the one before is let go first" model;
-    "system" [] "[TEXT|@FILE|-]" "show, set or remove the system message" system;
-    "set" [] "KEY=VALUE" "temp, top_k, top_p, min_p, repeat_penalty, seed, ..." set;
-    "params" [] "" "the sampler" |_, _, e| e.push(Effect::Params);
-    "think" [] "on|off|show" "ask a thinking model to think; show what it thought" think;
-    "read" [] "FILE..." "send files" |_, a, e| e.push(Effect::Read(a.into()));
-    "copy" [] "[all|code|N]" "copy the last reply, all, its code, or its Nth code block" copy;
-    "save" [] "[NAME]" "name this conversation" save;
+    "model" [] "[NAME [-c N]]" "choose or load another model" model;
+    "copy" [] "[all|code|N]" "copy the last reply, or parts of it" copy;
+    "new" ["clear"] "" "begin a new conversation" |app, _, e| new(app, e);
     "load" ["resume"] "[ID]" "go on with a conversation" load;
-    "sessions" [] "" "choose a conversation to go on with" |_, _, e| e.push(Effect::Sessions);
+    "quit" ["exit", "bye"] "" "leave" |app, _, _| app.finished = true;
+    "keys" [] "" "what the keys do" |app, _, _| app.page(keys());
+    "help" ["?"] "[COMMAND]" "commands, or what one does" |app, a, _| app.page(explain(a));
+    "system" [] "[TEXT|@FILE|-]" "show, set or remove it" system;
+    "set" [] "KEY=VALUE" "temp, top_k, top_p, min_p, seed, ..." set;
+    "params" [] "" "the sampler" |_, _, e| e.push(Effect::Params);
+    "think" [] "on|off|show" "ask for thinking; show it" think;
+    "read" [] "FILE..." "send files" |_, a, e| e.push(Effect::Read(a.into()));
+    "save" [] "[NAME]" "name this conversation" save;
+    "sessions" [] "" "choose a conversation" |_, _, e| e.push(Effect::Sessions);
     "export" [] "md|json|jsonl FILE" "write the conversation to a file" export;
-    "history" [] "off|on|clear" "keep conversations or not; forget the messages sent" history;
+    "history" [] "off|on|clear" "keep conversations, or not" history;
     "stats" [] "[reset]" "counts and speeds of the last reply" stats;
     "mem" [] "" "memory held, by purpose" |app, _, _| app.note(memory(app));
     "fit" [] "" "what would fit here now" |_, _, e| e.push(Effect::Fit);
     "device" [] "" "what there is to run on" |_, _, e| e.push(Effect::Devices);
-    "prompt" [] "" "the prompt as the model gets it, token by token" |app, _, e| prompt(app, e);
+    "prompt" [] "" "the prompt as the model gets it" |app, _, e| prompt(app, e);
     "tokens" [] "TEXT" "text as tokens" |_, a, e| e.push(Effect::Tokens(a.into()));
     "pager" [] "" "the conversation in $PAGER" |app, _, e| e.push(Effect::Pager(app.transcript.raw()));
-    "raw" [] "" "the conversation as plain text on the normal screen" |app, _, e| e.push(Effect::Raw(app.transcript.raw()));
+    "raw" [] "" "everything as plain text" |app, _, e| e.push(Effect::Raw(app.transcript.raw()));
     "theme" [] "[NAME]" "auto, dark, light, mono, high-contrast" theme;
     "mouse" [] "on|off" "let the wheel scroll (hold Shift to select text)" mouse;
-    "debug" [] "dump FILE" "write the state of this program to a file" debug;
+    "debug" [] "dump FILE|panic" "write the state to a file; fail on purpose" debug;
 }
 
 /// The command of this name.
@@ -97,7 +97,7 @@ pub fn run(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
 /// The list of commands, with the most important keys.
 pub fn help() -> String {
     let mut text = String::from(
-        "Enter sends · Ctrl-J new line · Ctrl-C stops · Ctrl-D quits · /keys lists all keys\n",
+        "Enter sends · Ctrl-C stops · Ctrl-D quits · Alt-X copies code · /keys lists keys\n",
     );
     for c in COMMANDS {
         let call = format!("/{} {}", c.name, c.arguments);
@@ -117,7 +117,7 @@ fn explain(word: &str) -> String {
 }
 
 fn keys() -> String {
-    let line = |(keys, what): &(&str, &str)| format!("{keys:<34} {what}");
+    let line = |(keys, what): &(&str, &str)| format!("{keys:<29} {what}");
     KEYS.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
@@ -378,7 +378,11 @@ fn mouse(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
     }
 }
 
+#[expect(clippy::panic, reason = "asked for, to see that a fault gives the terminal back")]
 fn debug(app: &mut App, argument: &str, effects: &mut Vec<Effect>) {
+    if argument == "panic" {
+        panic!("asked to by /debug panic");
+    }
     match argument.strip_prefix("dump").map(str::trim) {
         Some(path) if !path.is_empty() => {
             effects.push(Effect::Dump(path.into(), format!("{app:#?}")))

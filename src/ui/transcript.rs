@@ -73,6 +73,8 @@ pub struct Transcript {
     height: usize,
     /// The first row in view; `None` follows the end.
     top: Option<usize>,
+    /// An entry whose beginning is to be in view once it has rows.
+    reveal: Option<usize>,
 }
 
 impl Reply {
@@ -332,6 +334,12 @@ impl Transcript {
         self.caches.push(Cache::default());
     }
 
+    /// Adds an entry that is read from its beginning, even when it is longer than the view.
+    pub fn push_to_read(&mut self, entry: Entry) {
+        self.reveal = Some(self.entries.len());
+        self.push(entry);
+    }
+
     /// Forgets the entries from this one on.
     pub fn truncate(&mut self, length: usize) {
         self.entries.truncate(length);
@@ -384,6 +392,9 @@ impl Transcript {
         if let Some((n, at, of)) = anchor {
             let scaled = at * self.caches[n].rows() / of;
             self.top = Some(self.start_of(n) + scaled);
+        }
+        if let Some(n) = self.reveal.take().filter(|n| *n < self.caches.len()) {
+            self.top = Some(self.start_of(n));
         }
         if self.top.is_some_and(|top| top + self.height >= self.total()) {
             self.top = None;

@@ -249,7 +249,7 @@ impl Canvas<'_> {
                 format!(" queued: {}  Esc takes it back ", crate::text::sanitize::visible(first));
             self.right(area, last, &rich::fit(&text, area.width.into()), Ink::Warn);
         } else if below > 0 {
-            let text = format!("── {below} lines below · End follows ──");
+            let text = format!("── {below} lines below · PgDn PgUp scroll · End follows ──");
             self.right(area, last, &rich::fit(&text, area.width.into()), Ink::Dim);
         }
         if let Model::Loading(loading) = &app.model {

@@ -1,6 +1,8 @@
 //! The full-screen client from outside: the real program in a pseudo-terminal, keys in, a screen out.
 
 mod leaving;
+mod newcomer;
+mod sessions;
 mod talking;
 
 use std::fs::File;
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 
 use crate::cli::Place;
 
@@ -66,11 +68,13 @@ impl Screen {
         thread::spawn(move || {
             let mut buffer = [0; 65536];
             while let Ok(n @ 1..) = output.read(&mut buffer) {
-                let mut seen = theirs.lock().unwrap();
+                let Ok(mut seen) = theirs.lock() else { return };
                 seen.parser.process(&buffer[..n]);
                 seen.bytes.extend_from_slice(&buffer[..n]);
             }
-            theirs.lock().unwrap().closed = true;
+            if let Ok(mut seen) = theirs.lock() {
+                seen.closed = true;
+            }
         });
         Screen { child, keys: File::from(master), terminal, seen }
     }
@@ -121,6 +125,13 @@ impl Screen {
     pub fn is_raw(&self) -> bool {
         let modes = tcgetattr(&self.terminal).unwrap().local_modes;
         !modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO)
+    }
+
+    /// What a shell does to the terminal when it takes it back.
+    pub fn make_cooked(&self) {
+        let mut modes = tcgetattr(&self.terminal).unwrap();
+        modes.local_modes |= LocalModes::ICANON | LocalModes::ECHO;
+        tcsetattr(&self.terminal, OptionalActions::Now, &modes).unwrap();
     }
 
     pub fn bytes(&self) -> Vec<u8> {

@@ -204,6 +204,22 @@ fn screens_at_five_sizes() {
     }
 }
 
+/// The README shows a screen as it is, not as it was.
+#[test]
+fn the_readme_shows_a_true_screen() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let screen = fs::read_to_string(root.join("tests/golden/screens/reply-120x30.txt")).unwrap();
+    let fence = "```text\n┌─ snug";
+    let at = readme.find(fence).expect("no screen in the README") + "```text\n".len();
+    let shown = readme[at..].split("```").next().unwrap();
+    if std::env::var_os("UPDATE").is_some() && shown != screen {
+        fs::write(root.join("README.md"), readme.replacen(shown, &screen, 1)).unwrap();
+    } else {
+        assert_eq!(shown, screen, "UPDATE=1 rewrites it");
+    }
+}
+
 #[test]
 fn screens_of_other_states() {
     let mut p = Played::new((80, 24));

@@ -100,7 +100,7 @@ fn nothing_is_written_when_nothing_happens() {
     let mut s = Screen::chat(&place, &device, (120, 30));
     s.types("hello\r");
     s.shows("I hear you.");
-    s.shows("Enter send");
+    s.shows("Enter send ·");
     std::thread::sleep(Duration::from_secs(1));
     let before = s.bytes().len();
     std::thread::sleep(Duration::from_secs(3));
@@ -129,6 +129,69 @@ fn a_storm_of_sizes_from_one_cell_up() {
     s.shows("Ctrl-C stop");
     s.types("\x03");
     s.shows("stopped;");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn a_panic_gives_the_terminal_back_and_is_told_in_three_lines() {
+    let place = Place::new();
+    let device = place.device(&said("Yes."), json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("/debug panic\r");
+    let (code, text) = s.ends();
+    assert_eq!(code, Some(1));
+    for part in ["error: the command failed inside snug", "why: internal error: asked to", "try:"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Stopped from outside without a warning, the program takes the terminal again when it goes on.
+#[test]
+fn after_a_stop_from_outside_everything_is_drawn_again() {
+    let place = Place::new();
+    let device = place.device(&said("I hear you."), json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("hello\r");
+    s.shows("I hear you.");
+    s.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(50));
+    s.make_cooked();
+    let before = s.bytes().len();
+    s.signal(Signal::CONT);
+    s.until("nothing is drawn again", |_, bytes| {
+        let new = String::from_utf8_lossy(&bytes[before..]).into_owned();
+        new.contains("\x1b[?1049h") && new.contains("hear")
+    });
+    assert!(s.is_raw());
+    s.types("more\r");
+    s.until("no second reply", |s, _| s.contents().matches("I hear you.").count() == 2);
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn an_editor_has_the_keys_for_itself_and_its_text_becomes_the_draft() {
+    let place = Place::new();
+    let device = place.device(&said("I hear you."), json!({}));
+    let mut command = place.snug(&["chat", "demo", "-d", &device]);
+    let editor = place.write("editor", "#!/bin/sh\nread key\nprintf 'edited %s: ' \"$key\" > \"$1.new\"; cat \"$1\" >> \"$1.new\"; mv \"$1.new\" \"$1\"\n");
+    command.env("EDITOR", format!("sh {editor}")).env_remove("VISUAL");
+    let mut s = Screen::start(&command, (80, 24));
+    s.shows("context");
+    s.types("draft");
+    s.shows("draft");
+    s.types("\x07");
+    s.until("no editor", |s, _| !s.alternate_screen());
+    s.types("mine\n");
+    s.shows("edited mine: draft");
+    s.types("\r");
+    s.shows("I hear you.");
+    s.types("\x0f");
+    s.shows("Enter goes back to the chat");
+    s.shows("edited mine: draft");
+    s.types("\n");
+    s.until("not back", |s, _| s.alternate_screen());
     s.types("\x04");
     assert_eq!(s.ends().0, Some(0));
 }

@@ -11,7 +11,7 @@ fn a_message_a_reply_and_the_way_out() {
     let place = Place::new();
     let device = place.device(&said("I hear **you**."), json!({}));
     let mut s = Screen::chat(&place, &device, (80, 24));
-    s.shows("Enter send");
+    s.shows("Enter send ·");
     s.types("hello\r");
     s.shows("I hear you.");
     s.shows("hello");
