@@ -173,7 +173,9 @@ fn probe_gpu(device: &Device, to: &ui::Outbox) {
     };
     let Some(key) = bandwidth_key(device, false) else { return };
     note("snug: measuring the GPU's memory bandwidth, once");
-    let speed = bandwidth::gpu(index, &[GPU_PROBE_BYTES]).ok().and_then(|s| s.first().copied());
+    let speed = bandwidth::gpu(index, &[GPU_PROBE_BYTES])
+        .ok()
+        .and_then(|s| s.first().map(|(_, speed)| *speed));
     if let Some(speed) = speed {
         keep_bandwidth(&key, speed);
         to.try_send(AppEvent::News(News::Bandwidth(speed)));
