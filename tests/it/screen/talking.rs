@@ -136,3 +136,120 @@ fn characters_split_over_tokens_and_wide_ones_arrive_whole() {
     s.types("\x04");
     assert_eq!(s.ends().0, Some(0));
 }
+
+#[test]
+fn thinking_is_folded_shown_by_tab_and_never_copied() {
+    let place = Place::new();
+    let text = "<think>secret thought</think>The answer.";
+    let mut ids: Vec<u32> = text.bytes().map(|b| token_of(&[b])).collect();
+    ids.push(END);
+    let device = place.device(&ids, json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("why\r");
+    s.shows("The answer.");
+    s.shows("thought for");
+    assert!(!s.text().contains("secret thought"));
+    s.types("\t");
+    s.shows("│ secret thought");
+    s.types("\t");
+    s.hides("secret thought");
+    s.types("/copy\r");
+    let want = format!("\x1b]52;c;{}\x07", base64(b"The answer."));
+    s.until("the copy is not the answer", |_, bytes| {
+        bytes.windows(want.len()).any(|w| w == want.as_bytes())
+    });
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn a_scrolled_view_stays_still_while_text_arrives() {
+    let place = Place::new();
+    let words = tokenizer().encode_text("again and again, and once more, ").unwrap();
+    let device = place.device(&words, json!({ "step_ms": 2 }));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("talk\r");
+    s.until("no long reply", |s, _| s.contents().matches("once more").count() > 30);
+    s.types("\x1b[5~\x1b[5~");
+    s.shows("lines below");
+    // Nothing but the figures and the count of lines below may change now.
+    let top =
+        |s: &Screen| s.text().lines().take(10).map(str::to_owned).collect::<Vec<_>>()[2..].to_vec();
+    let before = top(&s);
+    let below = |s: &Screen| -> u32 {
+        let text = s.text();
+        let at = text.find(" lines below").unwrap();
+        text[..at].rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let count = below(&s);
+    let start = std::time::Instant::now();
+    while below(&s) < count + 3 {
+        assert!(start.elapsed().as_secs() < 60, "nothing arrives");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(top(&s), before);
+    s.types("\x1b[F");
+    s.hides("lines below");
+    s.types("\x03");
+    s.shows("stopped;");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn without_colours_and_without_unicode_as_the_environment_says() {
+    let place = Place::new();
+    let device = place.device(&said("# Title\n\nSome `code` and **more**."), json!({}));
+    let mut command = place.snug(&["chat", "demo", "-d", &device]);
+    command.env("NO_COLOR", "1").env("LC_ALL", "C");
+    let mut s = Screen::start(&command, (120, 30));
+    s.shows("context");
+    s.types("go\r");
+    s.shows("and more.");
+    s.types("/model\r");
+    s.shows("Enter takes it");
+    let text = s.text();
+    assert!(text.is_ascii(), "{text}");
+    let bytes = String::from_utf8_lossy(&s.bytes()).into_owned();
+    for part in bytes.split("\x1b[").skip(1) {
+        let Some((numbers, _)) = part.split_once('m') else { continue };
+        if !numbers.chars().all(|c| c.is_ascii_digit() || c == ';') {
+            continue;
+        }
+        let coloured = |n: u32| matches!(n, 30..=38 | 40..=48 | 90..=97 | 100..=107);
+        let numbers: Vec<u32> = numbers.split(';').filter_map(|n| n.parse().ok()).collect();
+        assert!(!numbers.iter().any(|n| coloured(*n)), "{numbers:?}");
+    }
+    s.types("\x1b");
+    s.hides("Enter takes it");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn another_model_takes_the_place_of_the_one_before() {
+    let place = Place::new();
+    place.demo_file("store/second.snug");
+    place.write("store/broken.snug", "nonsense");
+    let device = place.device(&said("I hear you."), json!({}));
+    let mut s = Screen::chat(&place, &device, (80, 24));
+    s.types("hello\r");
+    s.shows("I hear you.");
+    s.types("/model nowhere\r");
+    s.shows("cannot find the model nowhere");
+    s.types("/model\r");
+    s.shows("cannot be used");
+    s.types("second");
+    s.hides("cannot be used");
+    s.types("\r");
+    s.shows("snug · second");
+    s.types("more\r");
+    s.until("no second reply", |s, _| s.contents().matches("I hear you.").count() == 2);
+    // A file that cannot be read leaves nothing loaded, and says what to do.
+    s.types("/model broken\r");
+    s.shows("/model chooses another model");
+    s.types("/model demo -c 512\r");
+    s.shows("context 512");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
