@@ -13,7 +13,7 @@ use super::input::{self, Arriving};
 use super::output::{Exit, Outcome, note};
 use super::replies::{self, Answering, Reply};
 use super::run::ReplyArgs;
-use super::screen::{self, Start};
+use super::screen::{self, Keymap, Start};
 use super::signals::{Answer, TWICE};
 use super::slash::{self, Next};
 use super::{Verb, parsed, refs};
@@ -51,6 +51,9 @@ struct Options {
     /// Colours: auto, dark, light, mono or high-contrast
     #[arg(long, value_name = "NAME", conflicts_with = "plain")]
     theme: Option<String>,
+    /// Keys of the draft: emacs or vim
+    #[arg(long, value_name = "KEYS", default_value = "emacs", hide_possible_values = true)]
+    keymap: Keymap,
     /// System message
     #[arg(
         short,
@@ -98,9 +101,9 @@ fn main(o: Options, cx: &mut Context) -> Outcome {
     if o.plain || !has_screen() {
         return plain(cx, &o.model, system, o.reply);
     }
-    let Options { model, reply, resume, session, theme, .. } = o;
+    let Options { model, reply, resume, session, theme, keymap, .. } = o;
     let model = Some(model);
-    screen::run(cx, Start { model, system, reply, resume, session, theme })
+    screen::run(cx, Start { model, system, reply, resume, session, theme, keymap })
 }
 
 /// Whether there is a terminal that the full-screen client can draw on.
@@ -120,7 +123,24 @@ pub(super) fn begin(
         return plain(cx, model, system, reply);
     }
     let model = Some(model.to_owned());
-    screen::run(cx, Start { model, system, reply, resume: None, session: None, theme: None })
+    screen::run(
+        cx,
+        Start {
+            model,
+            system,
+            reply,
+            resume: None,
+            session: None,
+            theme: None,
+            keymap: keymap_set(),
+        },
+    )
+}
+
+/// `SNUG_KEYMAP`, where no command line says it.
+fn keymap_set() -> Keymap {
+    let vim = std::env::var("SNUG_KEYMAP").is_ok_and(|v| v.eq_ignore_ascii_case("vim"));
+    if vim { Keymap::Vim } else { Keymap::Emacs }
 }
 
 /// `SNUG_PLAIN`, where no command line says it.
@@ -140,8 +160,15 @@ pub(super) fn bare(cx: &mut Context) -> Outcome {
         .map_err(|e| super::usage_error(&e, "snug"))?;
     if has_screen() && !plain_is_set() {
         let reply = defaults.reply;
-        let start =
-            Start { model: None, system: None, reply, resume: None, session: None, theme: None };
+        let start = Start {
+            model: None,
+            system: None,
+            reply,
+            resume: None,
+            session: None,
+            theme: None,
+            keymap: keymap_set(),
+        };
         return screen::run(cx, start);
     }
     note(

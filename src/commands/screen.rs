@@ -23,6 +23,7 @@ use crate::store::Listing;
 use crate::ui::app::App;
 use crate::ui::events::{AppEvent, Completing, Effect, Facts, Host, Meters, ModelRow, News};
 use crate::ui::theme::{Look, Theme};
+use crate::ui::vim::Vim;
 use crate::ui::{self, texts};
 
 /// Bytes that the bandwidth probe of the CPU reads.
@@ -33,6 +34,16 @@ const GPU_PROBE_BYTES: u64 = 2 << 30;
 const PLAN_STEP: u32 = 16;
 /// Context that a list of models is planned with, unless one was asked for.
 const PLAN_CONTEXT: u32 = 8192;
+
+/// The keys of the draft.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Keymap {
+    /// As in a shell.
+    #[default]
+    Emacs,
+    /// As in vim.
+    Vim,
+}
 
 /// How the client begins.
 pub(super) struct Start {
@@ -48,6 +59,8 @@ pub(super) struct Start {
     pub session: Option<String>,
     /// The theme that was asked for.
     pub theme: Option<String>,
+    /// The keys of the draft.
+    pub keymap: Keymap,
 }
 
 /// Runs the client.
@@ -59,6 +72,7 @@ pub(super) fn run(cx: &mut Context, start: Start) -> Outcome {
     let first_time = history::state_dir().is_some_and(|d| !d.join("sessions").exists());
     let mut app = App::new(size, look, if keeps { history::prompts() } else { Vec::new() });
     app.keeps = keeps;
+    app.vim = (start.keymap == Keymap::Vim).then(Vim::default);
     app.first_time(first_time);
     app.system = start.system.clone();
     app.session_name = start.session.clone().filter(|n| history::find(n).is_err());

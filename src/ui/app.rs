@@ -12,6 +12,7 @@ use super::picker::{Picker, Purpose};
 use super::talk::reply_record;
 use super::theme::Look;
 use super::transcript::{Entry, Reply, Transcript};
+use super::vim::Vim;
 use crate::engine::protocol::{Finish, Loaded, Overflow, Phase, Stats};
 use crate::error::{Error, Kind};
 use crate::history::Record;
@@ -158,6 +159,8 @@ pub struct App {
     pub(super) interrupted: Option<Instant>,
     pub(super) thinking_since: Option<Instant>,
     pub(super) first_notice: bool,
+    /// The vim keys, when they are asked for.
+    pub vim: Option<Vim>,
     /// The name that the next session gets.
     pub session_name: Option<String>,
 }
@@ -194,6 +197,7 @@ impl App {
             interrupted: None,
             thinking_since: None,
             first_notice: false,
+            vim: None,
             session_name: None,
         }
     }

@@ -220,6 +220,31 @@ impl Composer {
         self.pasted &= !self.text.is_empty();
     }
 
+    /// The line of the cursor with its end, as a range of bytes.
+    fn line(&self) -> std::ops::Range<usize> {
+        let start = self.target(Motion::LineStart);
+        let end = self.target(Motion::LineEnd);
+        start..(end + 1).min(self.text.len())
+    }
+
+    /// Kills the whole line.
+    pub fn delete_line(&mut self) {
+        let line = self.line();
+        if line.is_empty() {
+            return;
+        }
+        self.remember(false);
+        self.killed = self.text[line.clone()].to_owned();
+        self.text.replace_range(line.clone(), "");
+        self.cursor = self.border(line.start.min(self.text.len()));
+        self.pasted &= !self.text.is_empty();
+    }
+
+    /// Puts the whole line into the kill buffer.
+    pub fn copy_line(&mut self) {
+        self.killed = self.text[self.line()].to_owned();
+    }
+
     /// Inserts what was killed last.
     pub fn yank(&mut self) {
         if !self.killed.is_empty() {

@@ -52,6 +52,7 @@ impl App {
         }
         match self.overlay.take() {
             Some(overlay) => self.overlay_key(overlay, key, effects),
+            None if self.vim_key(key) => self.completion = None,
             None => self.plain_key(key, control, effects),
         }
     }

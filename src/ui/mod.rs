@@ -26,6 +26,7 @@ pub mod texts;
 pub mod theme;
 pub mod transcript;
 pub mod view;
+pub mod vim;
 
 pub use keys::KEYS;
 

@@ -16,9 +16,16 @@ fn dim(text: impl Into<String>) -> Span {
     Span::new(text, Ink::Dim)
 }
 
+/// GiB without the unit; what is too small for that, in MiB with an `M`.
 fn gib(bytes: u64) -> String {
     let value = bytes as f64 / GIB;
-    if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+    match value {
+        _ if bytes == 0 => "0".into(),
+        0.0..0.01 => format!("{:.1}M", value * 1024.0),
+        0.01..0.0977 => format!("{:.0}M", value * 1024.0),
+        0.0977..100.0 => format!("{value:.2}"),
+        _ => format!("{value:.0}"),
+    }
 }
 
 /// Cells in proportion to the parts; nothing that exists is left without a cell while there is room.
@@ -145,7 +152,10 @@ fn memory_rows(app: &App, width: usize) -> Vec<Row> {
         m.other.map_or(Row::new(), |o| mark("▒", Ink::Dim, format!(" other    {:>5}", gib(o))));
     rows.push([mark("▒", Ink::Warn, scratch), other].concat());
     let free = m.free.map_or("    ?".into(), |f| format!("{:>5}", gib(f)));
-    let rest = m.unexplained.map_or(String::new(), |d| format!("ledger Δ {:+.2}", d as f64 / GIB));
+    let rest = m.unexplained.map_or(String::new(), |d| {
+        let sign = if d < 0 { '-' } else { '+' };
+        format!("ledger Δ {sign}{}", gib(d.unsigned_abs()))
+    });
     rows.push([mark("·", Ink::Dim, format!(" free    {free}  ")), vec![dim(rest)]].concat());
     rows
 }

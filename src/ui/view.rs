@@ -462,7 +462,8 @@ fn doing(app: &App, width: u16) -> String {
         (Work::Idle, Model::None) => "/model chooses a model · Ctrl-D quit".into(),
         (Work::Idle, Model::Ready(_)) => "Enter send · Ctrl-D quit".into(),
     };
-    let mut text = state;
+    let normal = app.vim.is_some_and(|v| v.normal);
+    let mut text = if normal { format!("NORMAL · {state}") } else { state };
     for (from, more) in [
         (44, " · F1 help"),
         (60, " · Ctrl-O raw"),

@@ -396,6 +396,40 @@ fn commands_are_typed_and_never_pasted() {
 }
 
 #[test]
+fn vim_keys_edit_the_draft_when_asked_for() {
+    for (keys, want) in [
+        ("0dw", "one two\n"),
+        ("dd", "one two\n"),
+        ("ddu", "one two\nthree"),
+        ("kdd", "three"),
+        ("0yyp", "one two\nthreethree"),
+        ("cctext", "one two\ntext"),
+        ("0Cnew", "one two\nnew"),
+        ("kA end", "one two end\nthree"),
+        ("0xxihi", "one two\nhiree"),
+        ("Onew", "one two\nnew\nthree"),
+        ("bD", "one two\n"),
+        ("dqzZ", "one two\nthree"),
+    ] {
+        let mut p = Played::ready((80, 24));
+        p.app.vim = Some(Default::default());
+        p.app.composer.set("one two\nthree");
+        p.key(KeyCode::Esc, KeyModifiers::NONE);
+        p.types(keys);
+        assert_eq!(p.app.composer.text(), want, "{keys}");
+    }
+    let mut p = Played::ready((80, 24));
+    p.app.vim = Some(Default::default());
+    p.types("sent");
+    p.key(KeyCode::Esc, KeyModifiers::NONE);
+    assert!(p.screen().contains("NORMAL"));
+    p.key(KeyCode::Enter, KeyModifiers::NONE);
+    assert_eq!(p.app.messages()[0].content, "sent");
+    p.types("next");
+    assert_eq!(p.app.composer.text(), "next");
+}
+
+#[test]
 fn every_command_of_the_help_does_something() {
     for command in snug::ui::slash::COMMANDS {
         let mut p = conversation((80, 24));
