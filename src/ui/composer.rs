@@ -6,6 +6,8 @@ use super::rich;
 
 /// Drafts that can be brought back.
 const UNDO: usize = 200;
+/// And how much text these may hold.
+const UNDO_BYTES: usize = 8 << 20;
 
 /// A draft being written.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +87,9 @@ impl Composer {
     fn remember(&mut self, typing: bool) {
         if !(typing && self.typing) {
             self.undo.push((self.text.clone(), self.cursor));
-            if self.undo.len() > UNDO {
+            let bytes = |undo: &[(String, usize)]| undo.iter().map(|d| d.0.len()).sum::<usize>();
+            while self.undo.len() > UNDO || (self.undo.len() > 1 && bytes(&self.undo) > UNDO_BYTES)
+            {
                 self.undo.remove(0);
             }
         }

@@ -213,6 +213,8 @@ struct Client<'a> {
     /// How long the next streaming frame waits after the one before.
     pace: Duration,
     slow: bool,
+    /// Rows of the last frame with clusters whose width is in doubt.
+    doubtful: Vec<u16>,
     tokens: u64,
 }
 
@@ -243,6 +245,7 @@ impl<'a> Client<'a> {
             drawn: Instant::now(),
             pace: FRAME,
             slow: false,
+            doubtful: Vec::new(),
             tokens: 0,
         })
     }
@@ -471,8 +474,15 @@ impl<'a> Client<'a> {
             self.resize()?;
         }
         self.app.lay_out();
-        let app = &self.app;
-        self.terminal.draw(|frame| view::view(app, frame)).map_err(screen_failed)?;
+        let (app, before) = (&self.app, std::mem::take(&mut self.doubtful));
+        let mut doubtful = Vec::new();
+        let drawn = self.terminal.draw(|frame| {
+            view::view(app, frame);
+            doubtful = view::doubtful_rows(frame.buffer_mut());
+            view::write_rows_anew(frame.buffer_mut(), &before);
+        });
+        drawn.map_err(screen_failed)?;
+        self.doubtful = doubtful;
         self.app.dirty = false;
         let made = begun.elapsed();
         self.frames.send()?;

@@ -3,7 +3,7 @@
 //! As the window shrinks: a panel at the side (from 100 columns), two lines, one line, no header, one status line.
 
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, CellDiffOption};
 use ratatui::layout::Rect;
 
 use super::app::{App, Loading, Model, Overlay, Panel, Work};
@@ -124,6 +124,38 @@ pub fn view(app: &App, frame: &mut Frame<'_>) {
     }
 }
 
+/// The rows of a drawn frame that hold clusters whose width is in doubt.
+pub fn doubtful_rows(buffer: &Buffer) -> Vec<u16> {
+    let area = buffer.area;
+    let last = area.right().saturating_sub(1);
+    let anew = |y: &u16| {
+        buffer.cell((last, *y)).is_some_and(|c| c.diff_option == CellDiffOption::AlwaysUpdate)
+    };
+    (area.top()..area.bottom()).filter(anew).collect()
+}
+
+/// Has rows written from their first cell on: what stood there may have left something behind.
+pub fn write_rows_anew(buffer: &mut Buffer, rows: &[u16]) {
+    let area = buffer.area;
+    for y in rows.iter().copied().filter(|y| *y < area.bottom()) {
+        for x in area.left()..area.right() {
+            if let Some(cell) = buffer.cell_mut((x, y)) {
+                cell.set_diff_option(CellDiffOption::AlwaysUpdate);
+            }
+        }
+    }
+}
+
+/// Whether terminals disagree about the width of a cluster: emoji joined, modified, or made wide by a selector, and flags.
+fn is_doubtful(piece: &str) -> bool {
+    let mut chars = piece.chars();
+    let first = chars.next();
+    first.is_some_and(|c| !c.is_ascii())
+        && chars.any(|c| {
+            matches!(c, '\u{fe0f}' | '\u{200d}' | '\u{1f1e6}'..='\u{1f1ff}' | '\u{1f3fb}'..='\u{1f3ff}')
+        })
+}
+
 /// The buffer and how to draw on it; nothing outside is ever touched.
 struct Canvas<'a> {
     look: Look,
@@ -141,6 +173,22 @@ impl Canvas<'_> {
     fn said(&mut self, x: u16, y: u16, row: &[Span], width: u16) {
         let ours = |ink| matches!(ink, Ink::Dim | Ink::Accent | Ink::Warn | Ink::User);
         self.spans(x, y, row, width, ours);
+        let mut at = 0;
+        for (piece, cells) in row.iter().flat_map(|span| rich::pieces(&span.text)) {
+            at += cells;
+            if is_doubtful(piece) {
+                return self.write_anew(x.saturating_add(at as u16), y);
+            }
+        }
+    }
+
+    /// Has the rest of a row written again with every frame, whatever the terminal is thought to show there.
+    fn write_anew(&mut self, x: u16, y: u16) {
+        for x in x..self.whole.right() {
+            if let Some(cell) = self.buffer.cell_mut((x, y)) {
+                cell.set_diff_option(CellDiffOption::AlwaysUpdate);
+            }
+        }
     }
 
     fn spans(&mut self, x: u16, y: u16, row: &[Span], width: u16, ours: impl Fn(Ink) -> bool) {

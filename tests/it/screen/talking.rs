@@ -253,3 +253,100 @@ fn another_model_takes_the_place_of_the_one_before() {
     s.types("\x04");
     assert_eq!(s.ends().0, Some(0));
 }
+
+/// Terminals disagree about the width of such clusters. Whatever one makes of them, what stands after them and the borders
+/// are in place, and nothing is left behind.
+#[test]
+fn borders_stand_whatever_the_terminal_makes_of_emoji() {
+    let place = Place::new();
+    let corpus = [
+        "♻️ recycled",
+        "⚠️ warned",
+        "🇩🇪🇫🇷 flags",
+        "👩‍👩‍👧 family",
+        "👍🏽 thumb",
+        "漢字かな wide",
+        "e\u{301} acute",
+    ];
+    let text = corpus.join("\n\n");
+    let mut ids: Vec<u32> = text.bytes().map(|b| token_of(&[b])).collect();
+    ids.push(END);
+    let device = place.device(&ids, json!({ "step_ms": 1 }));
+    let mut s = Screen::chat(&place, &device, (120, 30));
+    let borders = |s: &vt100::Screen| -> Vec<Vec<u16>> {
+        let is_border =
+            |y, x| s.cell(y, x).is_some_and(|c| matches!(c.contents(), "│" | "┤" | "├"));
+        (1..26).map(|y| (0..120).filter(|x| is_border(y, *x)).collect()).collect()
+    };
+    let mut clean = Vec::new();
+    s.until("no panel", |s, _| {
+        clean = borders(s);
+        clean.iter().all(|row| row.len() == 3)
+    });
+    s.types("go\r");
+    s.shows("acute");
+    s.shows("Enter send ·");
+    s.until("borders have moved", |s, _| borders(s) == clean);
+    for word in ["recycled", "warned", "flags", "family", "thumb", "wide"] {
+        s.until(&format!("{word} is not where it belongs"), |s, _| {
+            s.contents()
+                .lines()
+                .any(|l| l.contains(&format!(" {word}  ")) || l.contains(&format!(" {word} ")))
+        });
+    }
+    s.types("/new\r");
+    s.until("something is left behind", |s, _| {
+        borders(s) == clean
+            && s.contents()
+                .lines()
+                .skip(3)
+                .take(20)
+                .all(|l| l.chars().skip(1).take(80).all(|c| c == ' ' || c == '│'))
+    });
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn a_very_large_paste_is_one_message() {
+    let place = Place::new();
+    let device = place.device(&said("Seen."), json!({}));
+    let mut s =
+        Screen::start(&place.snug(&["chat", "demo", "-d", &device, "-c", "900000"]), (80, 24));
+    s.shows("context 900000");
+    let paste = "a line of some words that mean nothing\n".repeat(8000);
+    s.types("\x1b[200~");
+    for piece in paste.as_bytes().chunks(2048) {
+        s.types(std::str::from_utf8(piece).unwrap());
+    }
+    s.types("the last line\x1b[201~");
+    s.shows("the last line");
+    s.types("\r");
+    s.shows("Seen.");
+    s.types("\x04");
+    assert_eq!(s.ends().0, Some(0));
+}
+
+#[test]
+fn the_wheel_scrolls_only_when_asked_for() {
+    let place = Place::new();
+    let words = tokenizer().encode_text("again and again, and once more, ").unwrap();
+    let device = place.device(&words, json!({}));
+    let args = ["chat", "demo", "-d", &device, "-n", "900"];
+    let mut s = Screen::start(&place.snug(&args), (80, 24));
+    s.shows("context");
+    s.types("talk\r");
+    s.shows("ended by the token limit");
+    s.types("/mouse on\r");
+    s.shows("hold Shift to select");
+    s.until("no reports asked for", |s, _| {
+        s.mouse_protocol_mode() != vt100::MouseProtocolMode::None
+    });
+    s.types("\x1b[<64;10;10M");
+    s.shows("lines below");
+    s.types("\x1b[<65;10;10M");
+    s.hides("lines below");
+    s.types("\x04");
+    // `ends` looks whether the reports are off again.
+    assert_eq!(s.ends().0, Some(0));
+}
