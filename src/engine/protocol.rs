@@ -305,6 +305,8 @@ pub enum Event {
     },
     /// A prompt as the model gets it, after [`Command::Explain`].
     Explained(Box<Explained>),
+    /// After an internal fault the model was let go: nothing about its state is known.
+    Unloaded,
     /// The command failed. After an `Ask`, `Done` with `Finish::Error` follows.
     Failed(Error),
 }

@@ -119,6 +119,7 @@ impl Worker {
             Err(panic) => {
                 self.model = None;
                 self.line.emit(Event::Failed(panic_error("answering", panic.as_ref())));
+                self.line.emit(Event::Unloaded);
                 Finish::Error
             }
         };

@@ -126,6 +126,10 @@ impl App {
                 self.note(text);
             }
             Event::Failed(e) => self.failed(e, effects),
+            Event::Unloaded => {
+                self.model = Model::None;
+                self.note("the model was let go; /model loads it again");
+            }
         }
     }
 

@@ -134,6 +134,7 @@ impl Talk {
                     assert_eq!(heard.stats.completion_tokens as usize, heard.ids.len());
                     return heard;
                 }
+                Event::Unloaded => assert!(heard.error.is_some(), "let go without a fault"),
                 Event::Begun { prompt_tokens, .. } => assert!(prompt_tokens > 0),
                 Event::Reading { done, of } => assert!(done <= of),
                 Event::Stats(_) | Event::Reasoning(_) => {}

@@ -36,6 +36,12 @@ fn a_failing_engine_is_told_in_three_lines_and_the_chat_goes_on() {
         s.shows(part);
         s.shows("why:");
         s.shows("try:");
+        if part == "internal error" {
+            s.shows("/model loads it again");
+            s.shows("snug · no model");
+            s.types("\x15/model demo\r");
+            s.shows("snug · demo");
+        }
         s.types("\x15\x04");
         assert_eq!(s.ends().0, Some(0));
     }
