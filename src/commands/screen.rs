@@ -240,7 +240,8 @@ fn sampler(device: &Device) -> ui::Sampler {
     let uuid = gpu.and_then(|i| driver::devices().ok()?.get(i).map(|d| d.uuid.clone()));
     let mut gpu = crate::telemetry::Gpu::open(uuid.as_deref());
     Box::new(move || match &mut gpu {
-        Some(gpu) => Meters { rss: crate::telemetry::resident_bytes(), ..meters(&gpu.read()) },
+        // What this process holds in the machine's memory says nothing about the GPU's.
+        Some(gpu) => meters(&gpu.read()),
         // A script computes nothing: this machine's memory would say nothing about it.
         None if scripted => Meters::default(),
         None => Meters {

@@ -80,7 +80,9 @@ impl App {
             KeyCode::Char('o') if control => effects.push(Effect::Raw(self.transcript.raw())),
             KeyCode::Char('t') if control => {
                 self.panel = match self.panel {
-                    Panel::Auto => Panel::Strip,
+                    // Where there is no room for the panel, the strip is what is shown.
+                    Panel::Auto if super::view::areas(self).boxed => Panel::Strip,
+                    Panel::Auto => Panel::Off,
                     Panel::Strip => Panel::Off,
                     Panel::Off => Panel::Auto,
                 };

@@ -395,6 +395,71 @@ fn commands_are_typed_and_never_pasted() {
     assert!(p.app.is_over());
 }
 
+/// Every key of the list changes something: what is on the screen, the draft, or what is to be done.
+#[test]
+fn every_key_of_the_list_acts() {
+    use KeyCode::{Char, Down, Enter, Esc, F, PageUp, Tab, Up};
+    let (none, ctrl, alt) = (KeyModifiers::NONE, KeyModifiers::CONTROL, KeyModifiers::ALT);
+    let shift = KeyModifiers::SHIFT;
+    for (draft, code, modifiers) in [
+        ("x", Enter, none),
+        ("x", Char('j'), ctrl),
+        ("x", Enter, alt),
+        ("x", Enter, shift),
+        ("x", Char('c'), ctrl),
+        ("", Char('d'), ctrl),
+        ("", PageUp, none),
+        ("", Up, shift),
+        ("", KeyCode::Home, ctrl),
+        ("", Char('y'), alt),
+        ("", Char('x'), alt),
+        ("/mod", Tab, none),
+        ("", Tab, none),
+        ("", Up, none),
+        ("", Char('r'), ctrl),
+        ("x", Char('g'), ctrl),
+        ("", Char('o'), ctrl),
+        ("", Char('t'), ctrl),
+        ("x y", Char('a'), ctrl),
+        ("x y", Char('b'), alt),
+        ("x y", Char('w'), ctrl),
+        ("x y", Char('u'), ctrl),
+        ("x y", Char('7'), ctrl),
+        ("", Char('l'), ctrl),
+        ("", Char('z'), ctrl),
+        ("", F(1), none),
+        ("", Char('?'), none),
+    ] {
+        let mut p = conversation((80, 24));
+        p.engine(Event::Reasoning("a thought".into()));
+        p.ends(Finish::Stop);
+        p.app.composer.set(draft);
+        p.took();
+        let state = |p: &mut Played| {
+            let cursor = p.app.composer.laid(70).cursor;
+            (p.screen(), p.app.composer.text().to_owned(), cursor, p.app.is_over())
+        };
+        let before = state(&mut p);
+        p.key(code, modifiers);
+        assert!(
+            state(&mut p) != before || !p.took().is_empty(),
+            "{draft:?} {code:?} {modifiers:?}"
+        );
+    }
+    // Esc and the way down end what others began.
+    let mut p = conversation((80, 24));
+    p.key(PageUp, none);
+    assert!(!p.app.transcript.follows());
+    p.key(Esc, none);
+    assert!(p.app.transcript.follows());
+    p.key(PageUp, none);
+    for _ in 0..60 {
+        p.key(Down, shift);
+    }
+    p.screen();
+    assert!(p.app.transcript.follows());
+}
+
 #[test]
 fn vim_keys_edit_the_draft_when_asked_for() {
     for (keys, want) in [

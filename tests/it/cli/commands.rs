@@ -451,5 +451,13 @@ fn manual_pages_are_written_whole() {
     let page = fs::read_to_string(place.path("man1/snug-run.1")).unwrap();
     assert!(page.contains("EXIT STATUS") && page.contains("logprobs"), "{page}");
     assert_eq!(fs::read_dir(place.path("man1")).unwrap().count(), COMMANDS.len() + 1);
+    // The chat's page names every key and command that the client itself lists.
+    let page = fs::read_to_string(place.path("man1/snug-chat.1")).unwrap().replace("\\-", "-");
+    for (keys, what) in snug::ui::KEYS {
+        assert!(page.contains(&keys.replace('\\', "\\e")) && page.contains(what), "{keys}");
+    }
+    for command in snug::ui::slash::COMMANDS {
+        assert!(page.contains(&format!("\\fB/{}\\fR", command.name)), "/{}", command.name);
+    }
     place.run(&["man", "nowhere"]).fails(1);
 }
